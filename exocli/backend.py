@@ -1,0 +1,371 @@
+"""What a backend is: the plain description a plugin hands in, and the engines it can open.
+
+A plugin author reads this file and `hookspecs.py`, nothing else. Describing is cheap: every heavy
+thing is named by a string "module:attribute" that is imported on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from exocli.cancel import CancelToken
+from exocli.errors import Unsupported
+from exocli.types import JSON, Event, Prepared, Request, Task
+
+API = 1
+"""The plugin API's number. A spec that asks for another one is reported and left out."""
+
+
+# --------------------------------------------------------------------------------------- descriptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What an engine can do. The core refuses, by field name, a request that asks for more.
+
+    `context` is in tokens, None = unknown. `cancel_prefill="chunk"` means that a cancel is honoured
+    between prefill chunks; "none" that the prefill is finished first, which the chat then says.
+    `kv_on_cancel="kept"` means that asking again resumes where the cancel stopped.
+    """
+
+    tasks: tuple[Task, ...] = ("chat", "complete")
+    inputs: tuple[Literal["text", "image", "file"], ...] = ("text",)
+    max_concurrency: int = 1
+    context: int | None = None
+    tools: bool = False
+    schema: bool = False
+    logprobs: bool = False
+    seed: bool = False
+    penalties: bool = False
+    continue_last: bool = False
+    cancel_prefill: Literal["chunk", "none"] = "none"
+    cancel_decode: Literal["token", "none"] = "token"
+    kv_on_cancel: Literal["kept", "dropped"] = "dropped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """How to start one rank. `prefix` goes before the command (`("ssh", "host")`), `env` and `data`
+    reach the worker in its first stdin line (ssh passes no environment), `python` names its
+    interpreter (default: this one)."""
+
+    rank: int = 0
+    prefix: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    python: str | None = None
+    host: str = "this machine"
+    data: Mapping[str, JSON] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRef:
+    """A model by name, resolved as far as names go (exocli/names.py); no file has been looked at.
+
+    kind "path": `name` is a path. kind "hub": `name` is ORG/NAME, `revision` optional. kind "builtin":
+    an alias that a backend brings with it. `entry` is the `[models.NAME]` table, if there is one.
+    """
+
+    kind: Literal["path", "hub", "builtin"]
+    name: str
+    revision: str | None = None
+    entry: Mapping[str, JSON] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.revision}" if self.revision else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """One model that is here. `size` in bytes on disk; `details` is free (layers, dtype, context …)."""
+
+    name: str
+    path: str
+    size: int
+    source: str
+    details: Mapping[str, JSON] = field(default_factory=dict)
+
+
+ProgressFn = Callable[[int, int], None]
+"""progress(done, total), in bytes for a pull and in the engine's own unit for a load."""
+
+
+class ModelSource(Protocol):
+    """What `exo models` asks of a backend. Everything but `download_size` and `pull` is offline.
+
+    Errors: ModelNotFound, ModelBroken, Unavailable (no network, disk full), each one sentence.
+    """
+
+    def models(self) -> Iterable[ModelInfo]:
+        """What is here, for listing and completion; fast."""
+
+    def aliases(self) -> Mapping[str, str]:
+        """Built-in names this backend can pull, each with one line about it."""
+
+    def locate(self, ref: ModelRef) -> Path | None:
+        """The local folder or file, or None if it is not here."""
+
+    def accepts(self, ref: ModelRef) -> bool:
+        """Could this backend run it? By name and files, offline; True for one that is not here yet
+        if it could be pulled."""
+
+    def show(self, ref: ModelRef) -> ModelInfo:
+        """Details of one that is here; raises ModelNotFound."""
+
+    def download_size(self, ref: ModelRef) -> int | None:
+        """Bytes a pull would fetch, None = unknown; may ask the network."""
+
+    def pull(self, ref: ModelRef, progress: ProgressFn, cancel: CancelToken) -> ModelInfo:
+        """Fetch, verify, make ready. Resumes; leaves nothing half-done; two at once are safe."""
+
+    def remove(self, ref: ModelRef) -> int:
+        """Delete it; returns the bytes freed; raises ModelNotFound."""
+
+    def import_file(self, path: Path, name: str | None, progress: ProgressFn) -> ModelInfo:
+        """Convert a model file (GGUF) into models/; raises ModelBroken before anything is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Availability:
+    """`probe`'s answer. `reason` and `hint` say what is missing and how to get it."""
+
+    ok: bool
+    reason: str = ""
+    hint: str = ""
+    rank: int = 0
+    """Higher wins when no backend was named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSpec:
+    """A backend, as `exo_backends` hands it in. Strings are "module:attribute".
+
+    open:            (OpenContext) -> StepEngine | StreamEngine
+    open_options:    frozen dataclass of what `-o` and `[backends.NAME]` accept
+    request_options: frozen dataclass of what a request's `options` may carry
+    probe:           () -> Availability; fast, offline
+    models:          () -> ModelSource
+    launch:          (ModelRef, options) -> Sequence[WorkerSpec]; default one local worker
+    commands:        none here; see `exo_commands`
+    """
+
+    name: str
+    summary: str
+    api: int
+    protocol: Literal["step", "stream"]
+    place: Literal["worker", "inline"]
+    open: str
+    open_options: str | None = None
+    request_options: str | None = None
+    probe: str | None = None
+    models: str | None = None
+    launch: str | None = None
+    capabilities: Capabilities = Capabilities()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSpec:
+    """A command of the `exo` program. `command` is "module:click_command"."""
+
+    name: str
+    help: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteSpec:
+    """Routes under /x/NAME/ of `exo serve`. `routes` is "module:function(context) -> list[Route]"."""
+
+    name: str
+    routes: str
+
+
+def load_object(reference: str) -> Any:
+    """Import "module:attribute"; ImportError or AttributeError as they come."""
+    module, _, attribute = reference.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+# -------------------------------------------------------------------------------------------- engines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenContext:
+    """What an engine is opened with.
+
+    `model` is the local path (or the name, for a backend without a model source); `options` an
+    instance of `open_options`; `defaults` the config's sampling for this model; `cache_dir` a folder
+    of the backend's own; `log(text)` goes to the worker's log; `progress(done, total)` while loading;
+    `ask(command)` appends a command of the engine's own to the log, which then reaches `apply` on
+    every rank at the same step; `data` is the rank's `WorkerSpec.data`.
+    """
+
+    backend: str
+    model: str
+    options: Any
+    rank: int = 0
+    size: int = 1
+    cache_dir: Path
+    defaults: Mapping[str, JSON] = field(default_factory=dict)
+    data: Mapping[str, JSON] = field(default_factory=dict)
+    log: Callable[[str], None]
+    progress: ProgressFn
+    ask: Callable[[Mapping[str, JSON]], None]
+    cancel: CancelToken
+
+
+class EngineBase(ABC):
+    """`capabilities` narrows the spec's upper bound to what this model can do."""
+
+    capabilities: Capabilities = Capabilities()
+
+    def describe(self) -> Mapping[str, JSON]:
+        """Plain facts for `ps`, `-v` and the web page (layers, dtype, memory …)."""
+        return {}
+
+
+class StepEngine(EngineBase):
+    """An engine that the core drives, one boundary at a time; every rank runs the same calls.
+
+    All calls but `prepare` come from one thread, the one that opened the engine.
+    """
+
+    max_lead: int | None = None
+    """How many steps this rank may be ahead of the last one; None = no bound (one rank)."""
+
+    @abstractmethod
+    def prepare(self, request: Request) -> Prepared:
+        """Template, tokenize, validate, count, draw the seed. On a side thread of rank 0.
+        Raises BadRequest: then nothing has happened."""
+
+    @abstractmethod
+    def submit(self, prepared: Prepared, cancel: CancelToken) -> None:
+        """Take the request into the batch at the next step. An error fails this request alone."""
+
+    @abstractmethod
+    def step(self) -> Sequence[Event]:
+        """At most one prefill chunk and one decode token for every live request. Look at each
+        request's cancel token first: drop the cancelled ones, keep their KV, and answer
+        `Finished("cancelled")` with phase, processed, total and kept_tokens. Exactly one Finished a
+        request, in the same step on every rank. An exception here ends the worker."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def agree(self, received: int) -> int:
+        """The number of the last command that this step applies, the same on every rank."""
+        return received
+
+    def tune(self, chunk: int) -> None:
+        """Prefill at most `chunk` tokens a step, over all prompts together."""
+
+    def apply(self, command: Mapping[str, JSON]) -> None:
+        """A command that `OpenContext.ask` put into the log."""
+
+    def warm_up(self) -> float | None:
+        """Run one small chunk and one token; seconds the chunk took and None if there is no such thing.
+        Its size is WARM_UP_CHUNK tokens."""
+        return None
+
+    def last_step(self) -> Mapping[str, JSON]:
+        """About the step just made, for the chunk tuner: {"prefill_tokens": n, "decoded": m}."""
+        return {}
+
+
+WARM_UP_CHUNK = 32
+"""Tokens of the warm-up's prefill chunk, and the smallest chunk that tuning chooses."""
+
+
+class StreamEngine(EngineBase):
+    """An engine that produces a request's events by itself (a client of a server, a callback API).
+
+    `stream` ends with exactly one Finished; on cancel it stops soon and finishes "cancelled".
+    """
+
+    @abstractmethod
+    def stream(self, request: Request, cancel: CancelToken) -> AsyncIterator[Event]: ...
+
+    async def count_tokens(self, request: Request) -> int | None:
+        return None
+
+    async def aclose(self) -> None:
+        return None
+
+
+class _GeneratorEngine(StreamEngine):
+    def __init__(
+        self, fn: Callable[[Request, CancelToken], Iterator[Event]], capabilities: Capabilities
+    ) -> None:
+        self._fn = fn
+        self.capabilities = capabilities
+
+    async def stream(self, request: Request, cancel: CancelToken) -> AsyncIterator[Event]:
+        import asyncio  # here: `exo --help` imports this module, and asyncio is slow to import
+
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
+
+        def put(item: Event | BaseException | None) -> None:
+            loop.call_soon_threadsafe(queue.put_nowait, item)
+
+        def run() -> None:
+            try:
+                for event in self._fn(request, cancel):
+                    put(event)
+                put(None)
+            except BaseException as error:  # it crosses to the caller's thread and is raised there
+                put(error)
+
+        threading.Thread(target=run, name=f"exo-generator-{request.id}", daemon=True).start()
+        try:
+            while (item := await queue.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            cancel.cancel("the reader left")
+
+
+def from_generator(
+    fn: Callable[[Request, CancelToken], Iterator[Event]], capabilities: Capabilities | None = None
+) -> StreamEngine:
+    """A blocking generator as a StreamEngine; each request runs in a thread of its own.
+
+    The generator should look at `cancel.cancelled` as often as it can and end with a Finished.
+    """
+    return _GeneratorEngine(fn, capabilities or Capabilities())
+
+
+# ------------------------------------------------------------------------------------------- checking
+
+
+def check_supported(request: Request, capabilities: Capabilities, backend: str) -> None:
+    """Raises Unsupported, naming the field, for what the capabilities do not name."""
+
+    def refuse(field_name: str, what: str) -> None:
+        raise Unsupported(f"The backend {backend} does not offer {what}.", field=field_name)
+
+    if request.task not in capabilities.tasks:
+        refuse("task", f'the task "{request.task}"')
+    if request.tools and not capabilities.tools:
+        refuse("tools", "tools")
+    if request.format is not None and not capabilities.schema:
+        refuse("format", "structured output")
+    if request.logprobs is not None and not capabilities.logprobs:
+        refuse("logprobs", "logprobs")
+    if request.sampling.seed is not None and not capabilities.seed:
+        refuse("seed", "a seed")
+    if request.continue_last and not capabilities.continue_last:
+        refuse("continue_last", "continuing a reply")
+    for name in ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"):
+        if getattr(request.sampling, name) is not None and not capabilities.penalties:
+            refuse(name, name.replace("_", " "))
+    for message in request.messages:
+        for part in message.content if isinstance(message.content, tuple) else ():
+            if part.kind not in capabilities.inputs:
+                refuse("messages", f"{part.kind} input")

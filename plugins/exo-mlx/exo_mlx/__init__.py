@@ -1,0 +1,1 @@
+"""The `mlx` backend: this machine, through mlx-lm."""
