@@ -1,59 +1,67 @@
-"""exo: the public plugin API. Everything a plugin may import is named in `__all__`."""
+"""exo: the public plugin API. Everything a plugin may import is named in `__all__`.
 
-from exocli.backend import (
-    API,
-    WARM_UP_CHUNK,
-    Availability,
-    BackendSpec,
-    Capabilities,
-    CommandSpec,
-    EngineBase,
-    ModelInfo,
-    ModelRef,
-    ModelSource,
-    OpenContext,
-    RouteSpec,
-    StepEngine,
-    StreamEngine,
-    WorkerSpec,
-    from_generator,
-)
-from exocli.cancel import CancelToken
-from exocli.config import cache_dir, models_dir, offline
-from exocli.errors import (
-    BadRequest,
-    Cancelled,
-    ContextOverflow,
-    EngineFailed,
-    ExoError,
-    ModelBroken,
-    ModelNotFound,
-    OutOfMemory,
-    Unavailable,
-    Unsupported,
-    UpstreamError,
-    UsageError,
-)
-from exocli.hookspecs import hookimpl
-from exocli.types import (
-    Event,
-    Finished,
-    Message,
-    Part,
-    Prepared,
-    Progress,
-    Reasoning,
-    Receipt,
-    Request,
-    Sampling,
-    Started,
-    Status,
-    Text,
-    Timing,
-    ToolCall,
-    ToolUse,
-    Usage,
-)
+Names are imported on first use (PEP 562): `exo --help` and Tab import a part of this package only.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from exocli.backend import (
+        API,
+        WARM_UP_CHUNK,
+        Availability,
+        BackendSpec,
+        Capabilities,
+        Check,
+        CommandSpec,
+        EngineBase,
+        ModelInfo,
+        ModelRef,
+        ModelSource,
+        OpenContext,
+        RouteSpec,
+        StepEngine,
+        StreamEngine,
+        WorkerSpec,
+        from_generator,
+    )
+    from exocli.cancel import CancelToken
+    from exocli.config import cache_dir, models_dir, offline
+    from exocli.errors import (
+        BadRequest,
+        Cancelled,
+        ContextOverflow,
+        EngineFailed,
+        ExoError,
+        ModelBroken,
+        ModelNotFound,
+        OutOfMemory,
+        Unavailable,
+        Unsupported,
+        UpstreamError,
+        UsageError,
+    )
+    from exocli.hookspecs import hookimpl
+    from exocli.types import (
+        Event,
+        Finished,
+        Message,
+        Part,
+        Prepared,
+        Progress,
+        Reasoning,
+        Receipt,
+        Request,
+        Sampling,
+        Started,
+        Status,
+        Text,
+        Timing,
+        ToolCall,
+        ToolUse,
+        Usage,
+    )
 
 __all__ = [
     "API",
@@ -64,6 +72,7 @@ __all__ = [
     "CancelToken",
     "Cancelled",
     "Capabilities",
+    "Check",
     "CommandSpec",
     "ContextOverflow",
     "EngineBase",
@@ -107,3 +116,74 @@ __all__ = [
     "models_dir",
     "offline",
 ]
+
+_HOME = {
+    "exocli.backend": (
+        "API",
+        "Availability",
+        "BackendSpec",
+        "Capabilities",
+        "Check",
+        "CommandSpec",
+        "EngineBase",
+        "ModelInfo",
+        "ModelRef",
+        "ModelSource",
+        "OpenContext",
+        "RouteSpec",
+        "StepEngine",
+        "StreamEngine",
+        "WARM_UP_CHUNK",
+        "WorkerSpec",
+        "from_generator",
+    ),
+    "exocli.cancel": ("CancelToken",),
+    "exocli.config": ("cache_dir", "models_dir", "offline"),
+    "exocli.errors": (
+        "BadRequest",
+        "Cancelled",
+        "ContextOverflow",
+        "EngineFailed",
+        "ExoError",
+        "ModelBroken",
+        "ModelNotFound",
+        "OutOfMemory",
+        "Unavailable",
+        "Unsupported",
+        "UpstreamError",
+        "UsageError",
+    ),
+    "exocli.hookspecs": ("hookimpl",),
+    "exocli.types": (
+        "Event",
+        "Finished",
+        "Message",
+        "Part",
+        "Prepared",
+        "Progress",
+        "Reasoning",
+        "Receipt",
+        "Request",
+        "Sampling",
+        "Started",
+        "Status",
+        "Text",
+        "Timing",
+        "ToolCall",
+        "ToolUse",
+        "Usage",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -12,11 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from exocli.cancel import CancelToken
 from exocli.errors import Unsupported
-from exocli.types import JSON, Event, Prepared, Request, Task
+
+if TYPE_CHECKING:  # for annotations alone: `exo --help` does without these modules
+    from exocli.types import JSON, Event, Prepared, Request, Task
 
 API = 1
 """The plugin API's number. A spec that asks for another one is reported and left out."""
@@ -142,6 +144,17 @@ class Availability:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One line of `exo doctor`. "warning" works, but worse than it could; "problem" does not work.
+    `hint` is the way out."""
+
+    name: str
+    text: str
+    state: Literal["ok", "warning", "problem"] = "ok"
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSpec:
     """A backend, as `exo_backends` hands it in. Strings are "module:attribute".
 
@@ -151,6 +164,7 @@ class BackendSpec:
     probe:           () -> Availability; fast, offline
     models:          () -> ModelSource
     launch:          (ModelRef, options) -> Sequence[WorkerSpec]; default one local worker
+    doctor:          () -> Iterable[Check]: what `exo doctor` says about it; offline, a few seconds at most
     commands:        none here; see `exo_commands`
     """
 
@@ -165,6 +179,7 @@ class BackendSpec:
     probe: str | None = None
     models: str | None = None
     launch: str | None = None
+    doctor: str | None = None
     capabilities: Capabilities = Capabilities()
 
 
