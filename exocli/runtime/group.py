@@ -1,0 +1,435 @@
+"""The ranks of one opened model, as one thing: the numbered log, the cancels, the watchdog, the end.
+
+Every rank gets the same commands in the same order. A request is over when rank 0 has said how and
+every rank has said that it left. A group that lost a rank is ended whole; session.py starts another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from exocli.backend import Capabilities, WorkerSpec
+from exocli.cancel import CancelToken
+from exocli.errors import ExoError, Stalled, Unavailable, WorkerDied, from_dict
+from exocli.runtime import wire
+from exocli.runtime.process import InlineRank, ProcessRank, Rank
+from exocli.runtime.tuner import ChunkTuner
+from exocli.types import (
+    Event,
+    Finished,
+    Phase,
+    Prepared,
+    Progress,
+    Reasoning,
+    Receipt,
+    Request,
+    Text,
+    ToolCall,
+    Usage,
+    event_from_json,
+    prepared_from_json,
+    to_json,
+)
+
+OnLoading = Callable[[int, int, int], None]
+"""(rank, done, total)"""
+
+TICK = 0.25
+BEAT_LIMIT = 3.0
+"""Seconds without a heartbeat after which one of several ranks counts as stalled."""
+DEATH_GRACE = 0.3
+"""When a peer is lost the survivors complain first; wait this long for the one that really ended."""
+
+
+@dataclass
+class Live:
+    """A request that the ranks hold, as the parent sees it."""
+
+    id: str
+    cancel: CancelToken
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    phase: Phase = "prefill"
+    processed: int = 0
+    total: int = 0
+    cached: int = 0
+    tokens: int = 0
+    finished: Finished | None = None
+    left: set[int] = field(default_factory=set)
+    cancel_sent: float | None = None
+
+
+class RankGroup:
+    """`start`, then `prepare` and `submit` at will, then `close`. All in one asyncio loop."""
+
+    def __init__(
+        self,
+        *,
+        backend: str,
+        order: dict[str, Any],
+        specs: Sequence[WorkerSpec],
+        inline: bool,
+        log_dir: Path,
+        debug: bool = False,
+        target_s: float = 0.3,
+        stall_timeout: float | None = None,
+    ) -> None:
+        self.backend = backend
+        self.size = len(specs)
+        self.capabilities = Capabilities()
+        self.describe: dict[str, Any] = {}
+        self.live: dict[str, Live] = {}
+        self.error: ExoError | None = None
+        """Why the group ended, once it has."""
+        self.restartable = True
+        self._order = order
+        self._stall_timeout = stall_timeout
+        self._target_s = target_s
+        self.ranks: list[Rank] = [
+            InlineRank(spec, self._on_line, self._on_end)
+            if inline
+            else ProcessRank(
+                spec, self._on_line, self._on_end, log_dir / f"{backend}-rank{spec.rank}.log", debug
+            )
+            for spec in specs
+        ]
+        self._ready: dict[int, dict[str, Any]] = {}
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._opened.add_done_callback(lambda f: f.cancelled() or f.exception())  # always looked at
+        self._on_loading: OnLoading = lambda rank, done, total: None
+        self._prepares: dict[str, asyncio.Future[Prepared]] = {}
+        self._number = 0
+        self._tuner = ChunkTuner(target_s)
+        self._step_times: dict[int, list[tuple[float, int]]] = {}
+        self._usual = 0.0
+        self._complaints: list[tuple[int, ExoError]] = []
+        self._deaths: list[tuple[int, str]] = []
+        self._closing = False
+        self._busy = asyncio.Event()
+        self._seen: dict[int, float] = {}
+        self._stepped = 0.0
+        self._ended = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ----------------------------------------------------------------------------------- opening
+
+    async def start(self, on_loading: OnLoading) -> None:
+        """Start every rank and wait until each is ready. Raises the ExoError that prevented it."""
+        self._on_loading = on_loading
+        try:
+            for rank in self.ranks:
+                order = {**self._order, "rank": rank.spec.rank, "size": self.size, "data": dict(rank.spec.data)}
+                await rank.start(order)
+        except OSError as error:
+            text = f"The worker of {self.backend} cannot be started: {error.strerror or error}."
+            self._fail(Unavailable(text))
+        await self._opened
+        self._spawn(self._watch())
+
+    def _all_ready(self) -> None:
+        first = self._ready[0]
+        caps = dict(first["capabilities"])
+        for name in ("tasks", "inputs"):
+            caps[name] = tuple(caps[name])
+        self.capabilities = Capabilities(**caps)
+        self.describe = first["describe"]
+        times = [r["warm_up_s"] for r in self._ready.values() if r["warm_up_s"]]
+        lead = max((r["max_lead"] or 0 for r in self._ready.values()), default=0)
+        if times:
+            self._tuner = ChunkTuner(self._target_s, lead)
+            self._usual = max(times)
+            self._append(do="tune", chunk=self._tuner.start(self._usual))
+        if not self._opened.done():
+            self._opened.set_result(None)
+
+    # ----------------------------------------------------------------------------------- requests
+
+    async def prepare(self, request: Request) -> Prepared:
+        """Rank 0 validates, tokenizes and counts. Raises BadRequest, or why the group ended."""
+        self._raise_if_ended()
+        future: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
+        self._prepares[request.id] = future
+        self.ranks[0].send({"do": "prepare", "request": to_json(request)})
+        try:
+            return await future
+        finally:
+            self._prepares.pop(request.id, None)
+
+    def submit(self, prepared: Prepared, cancel: CancelToken) -> Live:
+        """Put it into the log. Its events, Finished last, come out of `Live.events`."""
+        self._raise_if_ended()
+        live = Live(id=prepared.id, cancel=cancel, total=prepared.prompt_tokens)
+        self.live[prepared.id] = live
+        if not self._busy.is_set():
+            now = time.monotonic()
+            self._stepped = now
+            self._seen = dict.fromkeys(range(self.size), now)
+            self._busy.set()
+        self._append(do="submit", prepared=to_json(prepared))
+        loop = asyncio.get_running_loop()
+
+        def ask() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it everything
+                loop.call_soon_threadsafe(self._send_cancel, live)
+
+        cancel.on_cancel(ask)
+        return live
+
+    def _send_cancel(self, live: Live) -> None:
+        if live.id in self.live and live.cancel_sent is None and self.error is None:
+            live.cancel_sent = time.monotonic()
+            self._append(do="cancel", id=live.id)
+
+    def _append(self, **command: Any) -> None:
+        self._number += 1
+        for rank in self.ranks:  # rank 0 first: it leads
+            rank.send({"n": self._number, **command})
+
+    # -------------------------------------------------------------------------- lines from the ranks
+
+    def _on_line(self, rank: int, line: dict[str, Any]) -> None:
+        if self.error is not None:
+            return  # nothing old answers
+        self._seen[rank] = time.monotonic()
+        match line.get("t"):
+            case "step":
+                self._on_step(rank, line)
+            case "prepared":
+                self._on_prepared(line)
+            case "loading":
+                self._on_loading(rank, line["done"], line["total"])
+            case "ready":
+                self._ready[rank] = line
+                if len(self._ready) == self.size:
+                    self._all_ready()
+            case "ask" if rank == 0:
+                self._append(do="apply", command=line["command"])
+            case "failed" | "broken":
+                self._complain(rank, from_dict(line["error"]))
+
+    def _on_prepared(self, line: dict[str, Any]) -> None:
+        future = self._prepares.get(line["id"])
+        if future is None or future.done():
+            return
+        if "error" in line:
+            future.set_exception(from_dict(line["error"]))
+        else:
+            future.set_result(prepared_from_json(line["prepared"]))
+
+    def _on_step(self, rank: int, line: dict[str, Any]) -> None:
+        self._stepped = self._seen[rank]
+        if rank == self.size - 1 and self.size > 1:
+            self.ranks[0].send({"do": "credit", "step": line["n"]})
+        for data in line["events"]:
+            event = event_from_json(data)
+            live = self.live.get(data["id"])
+            if event is not None and live is not None:
+                self._on_event(live, event)
+        for request_id in line["left"]:
+            live = self.live.get(request_id)
+            if live is not None:
+                live.left.add(rank)
+                self._maybe_finish(live)
+        if "s" in line:
+            self._observe(line["n"], line["s"], (line.get("info") or {}).get("prefill_tokens", 0))
+
+    def _on_event(self, live: Live, event: Event) -> None:
+        match event:
+            case Finished():
+                live.finished = event
+                return
+            case Progress(processed=processed, total=total, cached=cached):
+                live.processed, live.total, live.cached = processed, total, cached
+            case Text() | Reasoning() | ToolCall():
+                live.phase = "decode"
+                live.tokens += 1
+        live.events.put_nowait(event)
+
+    def _maybe_finish(self, live: Live) -> None:
+        if live.finished is None or len(live.left) < self.size:
+            return
+        finished = live.finished
+        if finished.cancel is not None:
+            receipt = replace(finished.cancel, latency_ms=_latency_ms(live.cancel))
+            if receipt.ranks is not None:
+                receipt = replace(receipt, ranks=self.size)
+            finished = replace(finished, cancel=receipt)
+        self._finish(live, finished)
+
+    def _finish(self, live: Live, finished: Finished) -> None:
+        if self.live.pop(live.id, None) is not None:
+            live.events.put_nowait(finished)
+        if not self.live:
+            self._busy.clear()
+
+    def _observe(self, step: int, seconds: float, tokens: int) -> None:
+        """The slowest rank's time counts."""
+        times = self._step_times.setdefault(step, [])
+        times.append((seconds, tokens))
+        if len(times) < self.size:
+            return
+        del self._step_times[step]
+        slowest = max(seconds for seconds, _ in times)
+        self._usual = 0.9 * self._usual + 0.1 * slowest if self._usual else slowest
+        chunk = self._tuner.observe(tokens, slowest) if tokens else None
+        if chunk is not None:
+            self._append(do="tune", chunk=chunk)
+
+    # --------------------------------------------------------------------------------- the watchdog
+
+    @property
+    def cancel_deadline(self) -> float:
+        """Seconds after which an unanswered cancel is told; at twice that the workers are ended."""
+        return max(2.0, 5 * self._usual)
+
+    async def _watch(self) -> None:
+        last = time.monotonic()
+        while self.error is None:
+            await self._busy.wait()
+            await asyncio.sleep(TICK)
+            now = time.monotonic()
+            gap = now - last if now - last > 2 + TICK and self._busy.is_set() else 0.0
+            last = now
+            if gap:  # we were stopped ourselves (Ctrl-Z, a sleeping laptop): the clocks start anew
+                self._seen = dict.fromkeys(range(self.size), now)
+                self._stepped = now
+                for live in self.live.values():
+                    live.cancel_sent = now if live.cancel_sent else None
+                continue
+            self._check(now)
+
+    def _check(self, now: float) -> None:
+        for live in list(self.live.values()):
+            if live.cancel_sent and now - live.cancel_sent > 2 * self.cancel_deadline:
+                text = f"{self._missing(live)} of {self.backend} did not answer a cancel; it was ended."
+                self._fail(Stalled(text))
+                return
+        if self.size == 1 or not self.live or self._stall_timeout == 0:
+            return
+        silent = max(self._seen, key=lambda rank: now - self._seen[rank])
+        if now - self._seen[silent] > BEAT_LIMIT:
+            self._fail(Stalled(f"{self._name(silent)} of {self.backend} gives no sign of life.", rank=silent))
+            return
+        limit = self._stall_timeout or max(60.0, 20 * self._usual)
+        if now - self._stepped > limit:
+            text = f"No rank of {self.backend} has finished a step for {limit:.0f} s."
+            self._fail(Stalled(text))
+
+    def _missing(self, live: Live) -> str:
+        missing = [rank for rank in range(self.size) if rank not in live.left]
+        return self._name(missing[0]) if missing else self._name(0)
+
+    def waiting_for(self, request_id: str) -> str | None:
+        """Who has not left a cancelled request yet, for a person; None if it is over."""
+        live = self.live.get(request_id)
+        return self._missing(live) if live is not None else None
+
+    def _name(self, rank: int) -> str:
+        if self.size == 1:
+            return "The worker"
+        return f"Rank {rank} on {self.ranks[rank].spec.host}"
+
+    # ---------------------------------------------------------------------------------- the end
+
+    def _complain(self, rank: int, error: ExoError) -> None:
+        self._complaints.append((rank, error))
+        self._settle()
+
+    def _on_end(self, rank: int, reason: str) -> None:
+        if self.error is None and not self._closing:
+            self._deaths.append((rank, reason))
+            self._settle()
+        elif len(self._deaths) < self.size:
+            self._deaths.append((rank, reason))
+
+    def _settle(self) -> None:
+        """Name the culprit: a rank that ended without a word rather than those that lost their peer."""
+        if self.size == 1:
+            self._judge()
+        elif self.error is None:
+            asyncio.get_running_loop().call_later(DEATH_GRACE, self._judge)
+
+    def _judge(self) -> None:
+        if self.error is not None:
+            return
+        complained = {rank for rank, _ in self._complaints}
+        silent = [(rank, reason) for rank, reason in self._deaths if rank not in complained]
+        if silent:
+            rank, reason = silent[0]
+            tail = self.ranks[rank].tail()
+            text = f"{self._name(rank)} of {self.backend} {reason}."
+            if tail and "SIGKILL" not in reason:
+                text += f" Its last line: {tail[-1]}"
+            self._fail(WorkerDied(text, rank=rank, stderr=tail or None))
+        elif self._complaints:
+            self._fail(self._complaints[0][1])
+
+    def _fail(self, error: ExoError) -> None:
+        """End the group: everything that waits learns why, every rank is ended."""
+        if self.error is not None:
+            return
+        self.error = error
+        if not self._opened.done():
+            self._opened.set_exception(error)
+        for future in self._prepares.values():
+            if not future.done():
+                future.set_exception(error)
+        for live in list(self.live.values()):
+            self._finish(live, self._lost(live, error))
+        self._spawn(self._kill())
+
+    def _lost(self, live: Live, error: ExoError) -> Finished:
+        usage = Usage(prompt_tokens=live.total, cached_tokens=live.cached, completion_tokens=live.tokens)
+        if live.cancel.cancelled:
+            receipt = Receipt(
+                phase=live.phase,
+                processed=live.processed,
+                total=live.total,
+                kept_tokens=0,
+                ranks=self.size,
+                latency_ms=_latency_ms(live.cancel),
+                killed=True,
+            )
+            return Finished(id=live.id, reason="cancelled", usage=usage, cancel=receipt)
+        return Finished(id=live.id, reason="error", usage=usage, error=error.to_dict())
+
+    async def _kill(self) -> None:
+        await asyncio.gather(*(rank.kill() for rank in self.ranks), return_exceptions=True)
+        self._ended.set()
+
+    async def kill(self, error: ExoError | None = None) -> None:
+        """End every rank at once; what was cancelled finishes as cancelled and killed."""
+        self._fail(error or WorkerDied(f"The worker of {self.backend} was ended on request."))
+        await self._ended.wait()
+
+    async def close(self) -> None:
+        """Let the ranks end by themselves for a second, then end them."""
+        if self.error is None:
+            self._closing = True
+            self._append(do="close")
+            deadline = time.monotonic() + 1.0
+            while len(self._deaths) < self.size and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+        await self.kill(WorkerDied(f"The worker of {self.backend} was closed."))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _raise_if_ended(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def _spawn(self, coroutine: Any) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _latency_ms(cancel: CancelToken) -> float:
+    asked = cancel.asked_at
+    return round((time.monotonic() - asked) * 1000, 1) if asked is not None else 0.0

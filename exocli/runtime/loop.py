@@ -1,0 +1,276 @@
+"""The engine loop: the same in every rank, whatever carries its lines.
+
+`receive` is called from a reader thread with the parent's lines; `run` drives the engine in the thread
+that opened it. Knows nothing of processes or pipes (worker.py does) and nothing of any backend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from exocli.backend import StepEngine, StreamEngine
+from exocli.cancel import CancelToken
+from exocli.errors import BadRequest, EngineFailed, ExoError
+from exocli.runtime.wire import Line
+from exocli.types import (
+    Event,
+    Finished,
+    Prepared,
+    Request,
+    prepared_from_json,
+    request_from_json,
+    to_json,
+)
+
+Emit = Callable[[Line], None]
+
+
+class Loop(Protocol):
+    @property
+    def live(self) -> int:
+        """Requests submitted and not finished."""
+
+    @property
+    def steps(self) -> int: ...
+    def receive(self, line: dict[str, Any]) -> None: ...
+    def run(self) -> None: ...
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """The wire form of whatever an engine raised."""
+    if isinstance(error, ExoError):
+        return error.to_dict()
+    text = " ".join(str(error).split()) or "no message"
+    trace = "".join(traceback.format_exception(error))
+    return EngineFailed(f"The engine failed: {type(error).__name__}: {text}", trace=trace).to_dict()
+
+
+class StepLoop:
+    """Drives a StepEngine: agree on how far to read the log, apply it, step, report."""
+
+    def __init__(self, engine: StepEngine, emit: Emit, rank: int, size: int) -> None:
+        self._engine = engine
+        self._emit = emit
+        self._rank = rank
+        self._size = size
+        self._wake = threading.Condition()
+        self._log: deque[dict[str, Any]] = deque()
+        self._received = 0
+        self._applied = 0
+        self._credit = 0
+        self._closing = False
+        self._tokens: dict[str, CancelToken] = {}
+        self._live: set[str] = set()
+        self._pending: list[Event] = []
+        self._requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.steps = 0
+
+    @property
+    def live(self) -> int:
+        return len(self._tokens)  # counts from the moment a submit is read, so that no beat is missed
+
+    # ------------------------------------------------------------------------- the reader's thread
+
+    def receive(self, line: dict[str, Any]) -> None:
+        if line["do"] == "prepare":
+            self._requests.put(line["request"])
+            return
+        with self._wake:
+            if line["do"] == "credit":
+                self._credit = max(self._credit, line["step"])
+            else:
+                if line["do"] == "submit":
+                    self._tokens[line["prepared"]["id"]] = CancelToken()
+                elif line["do"] == "cancel" and self._size == 1:
+                    # Alone there is nobody to agree with: an engine may stop inside its step.
+                    self._cancel(line["id"])
+                self._log.append(line)
+                self._received = line["n"]
+            self._wake.notify()
+
+    def _cancel(self, request_id: str) -> None:
+        token = self._tokens.get(request_id)
+        if token is not None:
+            token.cancel()
+
+    def _prepare_all(self) -> None:
+        while (data := self._requests.get()) is not None:
+            answer: dict[str, Any] = {"t": "prepared", "id": data["id"]}
+            try:
+                answer["prepared"] = to_json(self._engine.prepare(request_from_json(data)))
+            except Exception as error:  # whatever it is, it is this request's alone
+                answer["error"] = describe_error(error)
+            self._emit(answer)
+
+    # ------------------------------------------------------------------------- the engine's thread
+
+    def run(self) -> None:
+        """Until a `close` command. An exception of a step comes out of here, after it was emitted."""
+        threading.Thread(target=self._prepare_all, name="exo-prepare", daemon=True).start()
+        try:
+            while not self._closing:
+                upto = self._engine.agree(self._wait())
+                for command in self._take(upto):
+                    self._apply(command)
+                if self._live or self._pending:
+                    self._step()
+        except Exception as error:
+            self._emit({"t": "broken", "error": describe_error(error)})
+            raise
+        finally:
+            self._requests.put(None)
+        self._engine.close()
+
+    def _wait(self) -> int:
+        """Sleep while there is nothing to do, or while this rank would lead too far; → received."""
+        lead = self._engine.max_lead
+        with self._wake:
+            while not self._live and self._applied == self._received:
+                self._wake.wait()
+            while lead is not None and self._live and self.steps - self._credit >= lead:
+                self._wake.wait()
+            return self._received
+
+    def _take(self, upto: int) -> list[dict[str, Any]]:
+        with self._wake:
+            while self._received < upto:  # it is on its way: the parent wrote it to every rank
+                self._wake.wait()
+            taken = []
+            while self._log and self._log[0]["n"] <= upto:
+                taken.append(self._log.popleft())
+            self._applied = max(self._applied, upto)
+        return taken
+
+    def _apply(self, command: dict[str, Any]) -> None:
+        match command["do"]:
+            case "submit":
+                prepared = prepared_from_json(command["prepared"])
+                self._live.add(prepared.id)
+                try:
+                    self._engine.submit(prepared, self._tokens[prepared.id])
+                except Exception as error:
+                    if self._size > 1 and not isinstance(error, BadRequest):
+                        raise  # another rank may have taken it: out of step is worse than a restart
+                    failed = Finished(id=prepared.id, reason="error", error=describe_error(error))
+                    self._pending.append(failed)
+            case "cancel":
+                self._cancel(command["id"])
+            case "tune":
+                self._engine.tune(command["chunk"])
+            case "apply":
+                self._engine.apply(command["command"])
+            case "close":
+                self._closing = True
+
+    def _step(self) -> None:
+        start = time.perf_counter()
+        events, self._pending = self._pending, []
+        events.extend(self._engine.step())
+        self.steps += 1
+        left = [event.id for event in events if isinstance(event, Finished)]
+        for request_id in left:
+            self._live.discard(request_id)
+            self._tokens.pop(request_id, None)
+        self._emit(
+            {
+                "t": "step",
+                "n": self.steps,
+                "s": time.perf_counter() - start,
+                "info": self._engine.last_step(),
+                "events": [to_json(e) for e in events] if self._rank == 0 else [],
+                "left": left,
+            }
+        )
+
+
+class StreamLoop:
+    """Runs a StreamEngine's requests side by side on one asyncio loop, behind the same lines."""
+
+    def __init__(self, engine: StreamEngine, emit: Emit) -> None:
+        self._engine = engine
+        self._emit = emit
+        self._loop = asyncio.new_event_loop()
+        self._lines: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._tokens: dict[str, CancelToken] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.steps = 0
+
+    @property
+    def live(self) -> int:
+        return len(self._tokens)
+
+    def receive(self, line: dict[str, Any]) -> None:
+        if line["do"] == "submit":
+            self._tokens[line["prepared"]["id"]] = CancelToken()
+        self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
+
+    def run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._main())
+
+    async def _main(self) -> None:
+        while (line := await self._lines.get())["do"] != "close":
+            match line["do"]:
+                case "prepare":
+                    request = line["request"]
+                    task = asyncio.create_task(self._count(request))
+                    self._keep(task)
+                case "submit":
+                    request = request_from_json(line["prepared"]["settings"]["request"])
+                    self._keep(asyncio.create_task(self._serve(request, self._tokens[request.id])))
+                case "cancel" if line["id"] in self._tokens:
+                    self._tokens[line["id"]].cancel()
+        for token in self._tokens.values():
+            token.cancel("closing")
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=2)
+        await self._engine.aclose()
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _count(self, data: dict[str, Any]) -> None:
+        answer: dict[str, Any] = {"t": "prepared", "id": data["id"]}
+        try:
+            request = request_from_json(data)
+            count = await self._engine.count_tokens(request)
+            prepared = Prepared(
+                id=request.id,
+                prompt_tokens=count or 0,
+                max_tokens=request.max_tokens or 0,
+                settings={"request": data, "counted": count is not None},
+            )
+            answer["prepared"] = to_json(prepared)
+        except Exception as error:
+            answer["error"] = describe_error(error)
+        self._emit(answer)
+
+    async def _serve(self, request: Request, token: CancelToken) -> None:
+        finished = False
+        try:
+            async for event in self._engine.stream(request, token):
+                finished = isinstance(event, Finished)
+                if finished:
+                    self._tokens.pop(request.id, None)
+                self._report(event)
+                if finished:
+                    break
+            if not finished:
+                raise EngineFailed("The backend's stream ended without saying why.")
+        except Exception as error:
+            self._tokens.pop(request.id, None)
+            if not finished:
+                self._report(Finished(id=request.id, reason="error", error=describe_error(error)))
+
+    def _report(self, event: Event) -> None:
+        self.steps += 1
+        left = [event.id] if isinstance(event, Finished) else []
+        self._emit({"t": "step", "n": self.steps, "events": [to_json(event)], "left": left})

@@ -1,0 +1,214 @@
+"""The parent's end of one rank: starts it, writes its lines, reads its lines, ends it.
+
+ProcessRank is a worker process, InlineRank a thread that runs the same code; the rest of the runtime
+cannot tell them apart. Decides nothing (group.py does).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from exocli.backend import WorkerSpec
+from exocli.runtime import wire
+
+TAIL = 20
+"""Lines of a worker's stderr that an error message may quote."""
+LOG_LIMIT = 1 << 20
+"""Bytes after which a worker's log file starts anew when the next worker starts."""
+
+
+class Rank(Protocol):
+    """`on_line` and `on_end(reason)` are called in the loop that called start; on_end exactly once."""
+
+    spec: WorkerSpec
+
+    async def start(self, order: dict[str, Any]) -> None: ...
+    def send(self, line: wire.Line) -> None: ...
+    async def kill(self) -> None: ...
+    def tail(self) -> list[str]: ...
+
+
+OnLine = Callable[[int, dict[str, Any]], None]
+OnEnd = Callable[[int, str], None]
+
+
+class ProcessRank:
+    def __init__(self, spec: WorkerSpec, on_line: OnLine, on_end: OnEnd, log: Path, debug: bool) -> None:
+        self.spec = spec
+        self._on_line = on_line
+        self._on_end = on_end
+        self._log = log
+        self._debug = debug
+        self._tail: deque[str] = deque(maxlen=TAIL)
+        self._process: asyncio.subprocess.Process | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._killed = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def command(self) -> list[str]:
+        # -P: a file of the user's folder must not shadow a module of ours.
+        python = self.spec.python or sys.executable
+        return [*self.spec.prefix, python, "-P", "-m", "exocli.runtime.worker"]
+
+    async def start(self, order: dict[str, Any]) -> None:
+        """Raises OSError if the command cannot be started."""
+        self._process = await asyncio.create_subprocess_exec(
+            *self.command(),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=wire.LINE_LIMIT,
+            start_new_session=True,  # the terminal's Ctrl-C reaches the parent alone
+        )
+        self.send({"wire": wire.VERSION, "open": {**order, "env": dict(self.spec.env)}})
+        errors = asyncio.create_task(self._read_errors())
+        self._tasks = [errors, asyncio.create_task(self._read(errors))]
+
+    def send(self, line: wire.Line) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        if not self._process.stdin.is_closing():
+            self._process.stdin.write(wire.encode(line))
+
+    def tail(self) -> list[str]:
+        return list(self._tail)
+
+    async def kill(self) -> None:
+        """End it at once and wait until it is gone. A second call waits as well."""
+        process = self._process
+        if process is None:
+            return
+        self._killed = True
+        if process.returncode is None:
+            # Its own process group: whatever it started goes with it.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        await process.wait()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _read(self, errors: asyncio.Task[None]) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        rank = self.spec.rank
+        reason = ""
+        try:
+            while raw := await self._process.stdout.readline():
+                self._on_line(rank, wire.decode(raw))
+        except ValueError as error:
+            reason = f"sent a line that is not of the protocol ({error})"
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        status = await self._process.wait()
+        await errors  # so that the tail is whole
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._on_end(rank, reason or _ended(status))
+
+    async def _read_errors(self) -> None:
+        assert self._process is not None and self._process.stderr is not None
+        log = self._open_log()
+        try:
+            while raw := await self._process.stderr.readline():
+                text = raw.decode("utf-8", "replace")
+                self._tail.append(text.rstrip())
+                if log is not None:
+                    with contextlib.suppress(OSError):
+                        log.write(text)
+                        log.flush()
+                if self._debug:
+                    sys.stderr.write(f"[rank {self.spec.rank}] {text}")
+        finally:
+            if log is not None:
+                with contextlib.suppress(OSError):
+                    log.close()
+
+    def _open_log(self) -> Any:
+        """A log that cannot be written (read-only home, full disk) must not stop the work."""
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fresh = self._log.exists() and self._log.stat().st_size > LOG_LIMIT
+            return self._log.open("w" if fresh else "a", encoding="utf-8")
+        except OSError:
+            return None
+
+
+def _ended(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    if name == "SIGKILL":
+        return "was killed (SIGKILL: by hand, or by the system when memory ran out)"
+    return f"was ended by {name}"
+
+
+class InlineRank:
+    """The worker's code in a thread of this process. Cannot be killed, only left behind."""
+
+    def __init__(self, spec: WorkerSpec, on_line: OnLine, on_end: OnEnd) -> None:
+        self.spec = spec
+        self._on_line = on_line
+        self._on_end = on_end
+        self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._ended = False
+
+    async def start(self, order: dict[str, Any]) -> None:
+        self._caller = asyncio.get_running_loop()
+        self._lines.put({"wire": wire.VERSION, "open": order})
+        threading.Thread(target=self._run, name=f"exo-inline-{order['backend']}", daemon=True).start()
+
+    def send(self, line: wire.Line) -> None:
+        self._lines.put(dict(line))
+
+    def tail(self) -> list[str]:
+        return []
+
+    async def kill(self) -> None:
+        self.send({"n": 1 << 62, "do": "close"})
+        self._lines.put(None)
+        self._end("was left behind")
+
+    def _run(self) -> None:
+        from exocli.runtime.worker import serve
+
+        reason = "ended"
+        try:
+            serve(self._iterate(), self._emit, gone=lambda: None)
+        except Exception as error:
+            reason = f"failed: {type(error).__name__}: {error}"
+        self._call(self._end, reason)
+
+    def _iterate(self) -> Iterator[dict[str, Any]]:
+        while (line := self._lines.get()) is not None:
+            yield line
+
+    def _emit(self, line: wire.Line) -> None:
+        self._call(self._deliver, dict(line))
+
+    def _call(self, fn: Callable[[Any], None], argument: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the caller's loop is closed: nobody listens any more
+            self._caller.call_soon_threadsafe(fn, argument)
+
+    def _deliver(self, line: dict[str, Any]) -> None:
+        if not self._ended:
+            self._on_line(self.spec.rank, line)
+
+    def _end(self, reason: str) -> None:
+        if not self._ended:
+            self._ended = True
+            self._on_end(self.spec.rank, reason)

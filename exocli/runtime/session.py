@@ -1,0 +1,473 @@
+"""The only door to an engine: open(backend, model) → stream(request, cancel).
+
+Loads on first use, queues, measures, restarts after a lost worker. Exactly one Finished a request,
+whatever happens. Knows backends by their specs alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from exocli import config
+from exocli.backend import BackendSpec, Capabilities, ModelRef, WorkerSpec, check_supported, load_object
+from exocli.cancel import CancelToken
+from exocli.errors import ExoError, Overloaded
+from exocli.runtime.group import Live, RankGroup
+from exocli.runtime.loop import describe_error
+from exocli.types import (
+    Event,
+    Finished,
+    Phase,
+    Prepared,
+    Progress,
+    Reasoning,
+    Receipt,
+    Request,
+    Started,
+    Status,
+    Text,
+    Timing,
+    ToolCall,
+    Usage,
+)
+
+
+@dataclass
+class Flight:
+    """A request from its first moment to its Finished, as `exo ps` shows it."""
+
+    request: Request
+    cancel: CancelToken
+    started: float = field(default_factory=time.monotonic)
+    phase: Phase = "queued"
+    processed: int = 0
+    total: int = 0
+    cached: int = 0
+    tokens: int = 0
+    queue: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    submitted: float | None = None
+    first_text: float | None = None
+    finished: Finished | None = None
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    def put(self, event: Event) -> None:
+        match event:
+            case Progress(processed=processed, total=total, cached=cached):
+                self.phase = "prefill"
+                self.processed, self.total, self.cached = processed, total, cached
+            case Text() | Reasoning() | ToolCall():
+                if self.first_text is None:
+                    self.first_text = time.monotonic()
+                self.phase = "decode"
+                self.tokens += 1
+            case Status(phase=phase):
+                self.phase = phase
+            case Finished():
+                self.finished = event
+                self.done.set()
+        self.queue.put_nowait(event)
+
+
+class Session:
+    """One backend with one model. Every method belongs to one asyncio loop.
+
+    `max_queue`: how many may wait beyond those that run (None = no bound; then Overloaded).
+    `concurrency`: at most this many at once (None = what the engine can do).
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: BackendSpec,
+        model: str,
+        path: str,
+        ref: ModelRef | None = None,
+        options: Mapping[str, Any] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        python: str | None = None,
+        concurrency: int | None = None,
+        max_queue: int | None = None,
+        debug: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.model = model
+        self.path = path
+        self.flights: dict[str, Flight] = {}
+        self.restarts = 0
+        self.idle_since = time.monotonic()
+        self._ref = ref
+        self._options = dict(options or {})
+        self._defaults = dict(defaults or {})
+        self._python = python
+        self._concurrency = concurrency
+        self._max_queue = max_queue
+        self._debug = debug
+        self._group: RankGroup | None = None
+        self._loading: asyncio.Task[RankGroup] | None = None
+        self._listeners: set[Callable[[int, int, int], None]] = set()
+        self._running = 0
+        self._waiting: deque[tuple[Flight, asyncio.Future[None]]] = deque()
+        self._prepared: dict[str, Prepared] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------------------------------ facts
+
+    @property
+    def loaded(self) -> bool:
+        return self._group is not None and self._group.error is None
+
+    @property
+    def loading(self) -> bool:
+        return self._loading is not None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The opened engine's; before that the spec's upper bound."""
+        return self._group.capabilities if self._group is not None else self.spec.capabilities
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the engine says of itself (layers, dtype, memory …); {} while not loaded."""
+        return self._group.describe if self._group is not None and self.loaded else {}
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the ranks that are processes."""
+        ranks = self._group.ranks if self._group is not None and self.loaded else []
+        return [pid for rank in ranks if (pid := getattr(rank, "pid", None)) is not None]
+
+    @property
+    def cancel_deadline(self) -> float:
+        """Seconds after which an unanswered cancel should be told to whoever asked."""
+        return self._group.cancel_deadline if self._group is not None else 2.0
+
+    def waiting_for(self, request_id: str) -> str | None:
+        """Who has not yet left a cancelled request, in words for a person."""
+        return self._group.waiting_for(request_id) if self._group is not None else None
+
+    @property
+    def queued(self) -> int:
+        return len(self._waiting)
+
+    # ---------------------------------------------------------------------------------- loading
+
+    async def load(self, on_loading: Callable[[int, int, int], None] | None = None) -> None:
+        """Open the engine now, not at the first request. Raises what prevents it."""
+        await self._ensure(on_loading)
+
+    async def _ensure(self, on_loading: Callable[[int, int, int], None] | None = None) -> RankGroup:
+        """The ready group; loads once however many wait. Ends the load when the last waiter leaves."""
+        if self._group is not None and self._group.error is None and self._loading is None:
+            return self._group
+        if self._loading is None:
+            self._loading = asyncio.create_task(self._load())
+            self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())
+        task = self._loading
+        listener = on_loading or (lambda rank, done, total: None)
+        key = lambda rank, done, total: listener(rank, done, total)  # noqa: E731  one entry a waiter
+        self._listeners.add(key)
+        try:
+            return await asyncio.shield(task)
+        finally:
+            self._listeners.discard(key)
+            if not task.done() and not self._listeners:
+                await self._stop_loading()
+
+    async def _load(self) -> RankGroup:
+        group: RankGroup | None = None
+        try:
+            if self._group is not None:
+                self.restarts += 1
+                await self._group.close()
+                self._group = None
+            group = RankGroup(
+                backend=self.spec.name,
+                order=self._order(),
+                specs=await self._launch(),
+                inline=self.spec.place == "inline",
+                log_dir=config.data_dir("logs"),
+                debug=self._debug,
+                target_s=float(self._options.get("cancel_latency_ms", 300)) / 1000,
+                stall_timeout=self._options.get("stall_timeout"),
+            )
+            await group.start(self._on_loading)
+        except BaseException:
+            if group is not None:
+                await group.close()
+            raise
+        finally:
+            self._loading = None
+        self._group = group
+        return group
+
+    def _on_loading(self, rank: int, done: int, total: int) -> None:
+        for listener in tuple(self._listeners):
+            listener(rank, done, total)
+
+    async def _stop_loading(self) -> None:
+        """A load is cancelled by ending the worker."""
+        task = self._loading
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _order(self) -> dict[str, Any]:
+        return {
+            "backend": self.spec.name,
+            "open": self.spec.open,
+            "open_options": self.spec.open_options,
+            "model": self.path,
+            "options": self._options,
+            "defaults": self._defaults,
+            "cache_dir": str(config.cache_dir(self.spec.name)),
+        }
+
+    async def _launch(self) -> Sequence[WorkerSpec]:
+        if self.spec.launch is None:
+            return [WorkerSpec(python=self._python)]
+        ref = self._ref or ModelRef(kind="path", name=self.path)
+        options = self._options
+        if self.spec.open_options is not None:
+            options = load_object(self.spec.open_options)(**self._options)
+        launch = load_object(self.spec.launch)
+        specs: Sequence[WorkerSpec] = await asyncio.to_thread(launch, ref, options)
+        return specs
+
+    # --------------------------------------------------------------------------------- requests
+
+    async def prepare(self, request: Request) -> Prepared:
+        """Find everything that is wrong with a request, without starting it. Loads if need be.
+        Raises Unsupported, BadRequest, or why the engine is not there. `stream` reuses the answer."""
+        check_supported(request, self.capabilities, self.spec.name)
+        group = await self._ensure()
+        check_supported(request, group.capabilities, self.spec.name)
+        prepared = self._prepared[request.id] = await group.prepare(request)
+        return prepared
+
+    def forget(self, request_id: str) -> None:
+        """Drop what `prepare` found for a request that will not be streamed."""
+        self._prepared.pop(request_id, None)
+
+    def admit(self) -> None:
+        """Raises Overloaded if the queue is full."""
+        limit = self._limit()
+        busy = self._running + len(self._waiting)
+        if self._max_queue is not None and busy >= limit + self._max_queue:
+            text = f"The queue is full: {self._running} running, {len(self._waiting)} waiting. Try again soon."
+            raise Overloaded(text, retry_after=1)
+
+    async def stream(self, request: Request, cancel: CancelToken | None = None) -> AsyncIterator[Event]:
+        """Started, then what happens, then exactly one Finished. Leaving early cancels the request.
+        Raises only Overloaded (before Started); every later failure is a Finished("error")."""
+        self.admit()
+        flight = Flight(request=request, cancel=cancel or CancelToken())
+        self.flights[flight.id] = flight
+        flight.put(Started(id=flight.id, model=self.model, backend=self.spec.name))
+        self._spawn(self._drive(flight))
+        try:
+            while True:
+                event = await flight.queue.get()
+                yield event
+                if isinstance(event, Finished):
+                    return
+        finally:
+            # The driver goes on until every rank has left; only the reader is gone.
+            flight.cancel.cancel("the reader left")
+
+    async def _drive(self, flight: Flight) -> None:
+        group: RankGroup | None = None
+        try:
+            finished, group = await self._serve(flight)
+        except ExoError as error:
+            finished = Finished(id=flight.id, reason="error", error=error.to_dict())
+        except Exception as error:
+            finished = Finished(id=flight.id, reason="error", error=describe_error(error))
+        self._prepared.pop(flight.id, None)
+        self.flights.pop(flight.id, None)
+        if not self.flights:
+            self.idle_since = time.monotonic()
+        flight.put(_measured(flight, finished))
+
+    async def _serve(self, flight: Flight) -> tuple[Finished, RankGroup | None]:
+        request = flight.request
+        check_supported(request, self.capabilities, self.spec.name)
+        if not self.loaded:
+            flight.put(Status(id=flight.id, phase="loading"))
+
+        def on_loading(rank: int, done: int, total: int) -> None:
+            flight.put(Status(id=flight.id, phase="loading", done=done, total=total, rank=rank))
+
+        group = await _unless_cancelled(self._ensure(on_loading), flight.cancel)
+        if group is None:
+            return _never_started(flight), None
+        flight.phase = "queued"
+        check_supported(request, group.capabilities, self.spec.name)
+        prepared = self._prepared.pop(flight.id, None)
+        if prepared is None:
+            prepared = await _unless_cancelled(group.prepare(request), flight.cancel)
+            if prepared is None:
+                return _never_started(flight), group
+        flight.total = prepared.prompt_tokens
+        waited = await self._acquire(flight)
+        if waited is None:
+            return _never_started(flight), group
+        try:
+            if waited or group.error is not None:
+                # What was kept has changed meanwhile, or the worker is another one.
+                group = await self._ensure(on_loading)
+                again = await _unless_cancelled(group.prepare(request), flight.cancel)
+                if again is None:
+                    return _never_started(flight), group
+                prepared = again
+            return await self._follow(flight, group.submit(prepared, flight.cancel)), group
+        finally:
+            self._release()
+
+    async def _follow(self, flight: Flight, live: Live) -> Finished:
+        flight.submitted = time.monotonic()
+        flight.phase = "prefill"
+        while True:
+            event = await live.events.get()
+            if isinstance(event, Finished):
+                return event
+            flight.put(event)
+
+    # -------------------------------------------------------------------------------- the queue
+
+    def _limit(self) -> int:
+        limit = self.capabilities.max_concurrency
+        return max(1, min(limit, self._concurrency) if self._concurrency else limit)
+
+    async def _acquire(self, flight: Flight) -> bool | None:
+        """Wait for a slot, first come first served. → whether it waited; None = cancelled meanwhile."""
+        if flight.cancel.cancelled:
+            return None
+        if self._running < self._limit() and not self._waiting:
+            self._running += 1
+            return False
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((flight, turn))
+        flight.put(Status(id=flight.id, phase="queued", position=len(self._waiting)))
+        async def wait() -> bool:
+            await turn
+            return True
+
+        if await _unless_cancelled(wait(), flight.cancel):
+            return True
+        if turn.done() and not turn.cancelled():
+            self._release()  # it was our turn in the same moment: pass it on
+        else:
+            self._waiting.remove((flight, turn))
+            self._tell_positions()
+        return None
+
+    def _release(self) -> None:
+        self._running -= 1
+        while self._waiting and self._running < self._limit():
+            _, turn = self._waiting.popleft()
+            if not turn.done():
+                self._running += 1
+                turn.set_result(None)
+        self._tell_positions()
+
+    def _tell_positions(self) -> None:
+        for position, (flight, _) in enumerate(self._waiting, start=1):
+            flight.put(Status(id=flight.id, phase="queued", position=position))
+
+    # ----------------------------------------------------------------------------------- ending
+
+    async def kill(self) -> None:
+        """End the workers at once. What was cancelled finishes as cancelled (killed), the rest with an
+        error; the next request starts a fresh worker."""
+        await self._stop_loading()
+        if self._group is not None:
+            await self._group.kill()
+
+    async def close(self) -> None:
+        """Cancel what runs, wait for it, end the workers."""
+        for flight in list(self.flights.values()):
+            flight.cancel.cancel("closing")
+        if self.flights:
+            waits = [asyncio.ensure_future(f.done.wait()) for f in self.flights.values()]
+            _, late = await asyncio.wait(waits, timeout=self.cancel_deadline)
+            for wait in late:
+                wait.cancel()
+        await self._stop_loading()
+        if self._group is not None:
+            await self._group.close()
+            self._group = None
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _spawn(self, coroutine: Any) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _unless_cancelled(work: Any, cancel: CancelToken) -> Any:
+    """The result of `work`, or None as soon as the token is cancelled (the work is cancelled too)."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    stopped = asyncio.Event()
+    forget = cancel.on_cancel(lambda: loop.call_soon_threadsafe(stopped.set))
+    stop = asyncio.ensure_future(stopped.wait())
+    try:
+        await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.wait([task])
+        return None
+    finally:
+        forget()
+        stop.cancel()
+
+
+def _never_started(flight: Flight) -> Finished:
+    """A cancel that came before the engine saw the request."""
+    phase: Phase = "loading" if flight.phase == "loading" else "queued"
+    asked = flight.cancel.asked_at
+    latency = (time.monotonic() - asked) * 1000 if asked is not None else 0.0
+    receipt = Receipt(phase=phase, total=flight.total, ranks=0, latency_ms=round(latency, 1))
+    usage = Usage(prompt_tokens=flight.total)
+    return Finished(id=flight.id, reason="cancelled", cancel=receipt, usage=usage)
+
+
+def _measured(flight: Flight, finished: Finished) -> Finished:
+    """Fill in the timing where the backend has not."""
+    if finished.timing != Timing():
+        return finished
+    now = time.monotonic()
+    usage = finished.usage
+    ttft = prefill = decode = 0.0
+    if flight.first_text is not None:
+        ttft = flight.first_text - flight.started
+        if flight.submitted is not None and flight.first_text > flight.submitted:
+            prefill = (usage.prompt_tokens - usage.cached_tokens) / (flight.first_text - flight.submitted)
+        if usage.completion_tokens > 1 and now > flight.first_text:
+            decode = (usage.completion_tokens - 1) / (now - flight.first_text)
+    timing = Timing(
+        ttft_s=round(ttft, 4),
+        prefill_tps=round(prefill, 1),
+        decode_tps=round(decode, 1),
+        total_s=round(now - flight.started, 4),
+    )
+    return replace(finished, timing=timing)
+
+

@@ -1,0 +1,177 @@
+"""One rank: takes its orders from lines, opens the engine, runs the loop.
+
+As a process: `python -P -m exocli.runtime.worker`, lines on stdin and stdout. The same `serve` runs in
+a thread for backends that live in the caller's process (process.py, InlineRank).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from exocli.backend import OpenContext, StepEngine, StreamEngine, load_object
+from exocli.cancel import CancelToken
+from exocli.errors import EngineFailed
+from exocli.runtime import wire
+from exocli.runtime.loop import Emit, Loop, StepLoop, StreamLoop, describe_error
+from exocli.types import to_json
+
+
+def open_loop(order: dict[str, Any], emit: Emit, cancel: CancelToken) -> Loop:
+    """Open the engine that the first line asks for and report `ready`. Raises what the engine raises."""
+    options = order.get("options") or {}
+    cls = load_object(order["open_options"]) if order.get("open_options") else None
+    context = OpenContext(
+        backend=order["backend"],
+        model=order["model"],
+        options=cls(**options) if cls else options,
+        rank=order.get("rank", 0),
+        size=order.get("size", 1),
+        cache_dir=Path(order["cache_dir"]),
+        defaults=order.get("defaults") or {},
+        data=order.get("data") or {},
+        log=lambda text: print(text, file=sys.stderr, flush=True),
+        progress=lambda done, total: emit({"t": "loading", "done": done, "total": total}),
+        ask=lambda command: emit({"t": "ask", "command": dict(command)}),
+        cancel=cancel,
+    )
+    engine = load_object(order["open"])(context)
+    loop: Loop
+    if isinstance(engine, StepEngine):
+        warm_up_s = engine.warm_up()
+        lead = engine.max_lead
+        loop = StepLoop(engine, emit, context.rank, context.size)
+    elif isinstance(engine, StreamEngine):
+        warm_up_s = lead = None
+        loop = StreamLoop(engine, emit)
+    else:
+        raise EngineFailed(f"{order['open']} returned a {type(engine).__name__}, which is not an engine.")
+    emit(
+        {
+            "t": "ready",
+            "capabilities": to_json(engine.capabilities),
+            "describe": dict(engine.describe()),
+            "warm_up_s": warm_up_s,
+            "max_lead": lead,
+        }
+    )
+    return loop
+
+
+def serve(lines: Iterator[dict[str, Any]], emit: Emit, gone: Callable[[], None]) -> None:
+    """Serve one parent. `lines` is read in a thread of its own; `gone` is called there when it ends."""
+    order = next(lines)["open"]
+    cancel = CancelToken()
+    early: list[dict[str, Any]] = []
+    lock = threading.Lock()
+    loop: Loop | None = None
+    busy = threading.Event()
+
+    def read() -> None:
+        for line in lines:
+            with lock:
+                if loop is None:
+                    early.append(line)
+                    continue
+            loop.receive(line)
+            busy.set()
+        cancel.cancel("the parent left")
+        gone()
+
+    def beat() -> None:
+        # While there is nothing to do the thread sleeps on the event: an idle worker costs no CPU.
+        while busy.wait():
+            if loop is not None and not loop.live:
+                busy.clear()
+                if not loop.live:
+                    continue
+                busy.set()
+            emit({"t": "beat", "step": loop.steps if loop is not None else 0})
+            pause.wait(wire.BEAT)
+
+    pause = threading.Event()
+    threading.Thread(target=read, name="exo-read", daemon=True).start()
+    busy.set()
+    threading.Thread(target=beat, name="exo-beat", daemon=True).start()
+    try:
+        opened = open_loop(order, emit, cancel)
+    except Exception as error:
+        emit({"t": "failed", "error": describe_error(error)})
+        return
+    with lock:
+        loop = opened
+        for line in early:
+            loop.receive(line)
+    loop.run()
+
+
+def versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for name in ("exocli", "mlx", "mlx-lm"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def main() -> None:
+    # The terminal's Ctrl-C is the parent's affair; the parent tells us in the log.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Our stdout is the protocol. A library that prints must not reach it: fd 1 becomes stderr.
+    out = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    lock = threading.Lock()
+
+    def emit(line: wire.Line) -> None:
+        data = wire.encode(line)
+        with lock:
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[out.write(view) :]
+            except BrokenPipeError:
+                os._exit(0)
+
+    stdin = os.fdopen(0, "rb", buffering=1 << 16)
+    emit({"t": "hello", "wire": wire.VERSION, "pid": os.getpid(), "versions": versions()})
+    first = stdin.readline()
+    if not first:
+        os._exit(0)
+    order = wire.decode(first)
+    if order.get("wire") != wire.VERSION:
+        text = f"The worker speaks wire version {wire.VERSION}, its parent {order.get('wire')}: install one version of exocli everywhere."
+        emit({"t": "failed", "error": EngineFailed(text).to_dict()})
+        os._exit(1)
+    # ssh passes no environment: what the rank needs of one comes in the first line, before any import.
+    os.environ.update(order["open"].get("env") or {})
+
+    def lines() -> Iterator[dict[str, Any]]:
+        yield order
+        for raw in stdin:
+            yield wire.decode(raw)
+
+    status = 1
+    try:
+        # End of stdin: the parent is gone, however it went. The main thread may sit in a collective.
+        serve(lines(), emit, gone=lambda: os._exit(0))
+        status = 0
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(status)  # no destructors: a half-torn-down GPU or ring must not keep the process
+
+
+if __name__ == "__main__":
+    main()
