@@ -158,14 +158,18 @@ class _Loader:
             return self.problem(plugin, origin, f"{hook} failed ({_reason(error)})")
         for spec in specs:
             if not isinstance(spec, kind):
-                self.problem(plugin, origin, f"{hook} answered a {type(spec).__name__}, not a {kind.__name__}")
+                self.problem(
+                    plugin, origin, f"{hook} answered a {type(spec).__name__}, not a {kind.__name__}"
+                )
             elif isinstance(spec, BackendSpec) and spec.api != API:
                 text = f'backend "{spec.name}" is written for plugin API {spec.api}, this is {API}'
                 self.problem(plugin, origin, text)
             else:
                 self._add(plugin, origin, spec, table)
 
-    def _add(self, plugin: str, origin: tuple[str, str], spec: Any, table: dict[str, Registered[Any]]) -> None:
+    def _add(
+        self, plugin: str, origin: tuple[str, str], spec: Any, table: dict[str, Registered[Any]]
+    ) -> None:
         name = spec.name
         holder = table.get(name)
         if holder is not None:

@@ -123,7 +123,12 @@ class RankGroup:
         self._on_loading = on_loading
         try:
             for rank in self.ranks:
-                order = {**self._order, "rank": rank.spec.rank, "size": self.size, "data": dict(rank.spec.data)}
+                order = {
+                    **self._order,
+                    "rank": rank.spec.rank,
+                    "size": self.size,
+                    "data": dict(rank.spec.data),
+                }
                 await rank.start(order)
         except OSError as error:
             text = f"The worker of {self.backend} cannot be started: {error.strerror or error}."

@@ -7,6 +7,7 @@ that opened it. Knows nothing of processes or pipes (worker.py does) and nothing
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 import time
@@ -209,7 +210,8 @@ class StreamLoop:
     def receive(self, line: dict[str, Any]) -> None:
         if line["do"] == "submit":
             self._tokens[line["prepared"]["id"]] = CancelToken()
-        self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
+        with contextlib.suppress(RuntimeError):  # closed already: a line that came after `close`
+            self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
 
     def run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

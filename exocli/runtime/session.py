@@ -262,7 +262,9 @@ class Session:
         limit = self._limit()
         busy = self._running + len(self._waiting)
         if self._max_queue is not None and busy >= limit + self._max_queue:
-            text = f"The queue is full: {self._running} running, {len(self._waiting)} waiting. Try again soon."
+            text = (
+                f"The queue is full: {self._running} running, {len(self._waiting)} waiting. Try again soon."
+            )
             raise Overloaded(text, retry_after=1)
 
     async def stream(self, request: Request, cancel: CancelToken | None = None) -> AsyncIterator[Event]:
@@ -357,6 +359,7 @@ class Session:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((flight, turn))
         flight.put(Status(id=flight.id, phase="queued", position=len(self._waiting)))
+
         async def wait() -> bool:
             await turn
             return True
@@ -469,5 +472,3 @@ def _measured(flight: Flight, finished: Finished) -> Finished:
         total_s=round(now - flight.started, 4),
     )
     return replace(finished, timing=timing)
-
-

@@ -36,7 +36,9 @@ Line = Mapping[str, Any]
 
 
 def encode(line: Line) -> bytes:
-    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
+    return (
+        json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
+    )
 
 
 def decode(raw: bytes) -> dict[str, Any]:

@@ -17,12 +17,10 @@ import mlx.nn as nn
 from exocli.backend import ProgressFn
 from exocli.errors import ModelBroken
 from mlx.utils import tree_flatten, tree_unflatten
-from mlx_lm.models.mla import MultiLinear, QuantizedMultiLinear
-from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model, load_tokenizer
 
-from exo_mlx import folder, memory
+from exo_mlx import dense, folder, memory
 
 CpuDtype = Literal["auto", "float32", "keep"]
 
@@ -172,21 +170,6 @@ def float32_bytes(model: Any) -> int:
     return total
 
 
-def _dense(module: Any) -> Any | None:
-    """An empty dense module to take the place of a quantized one; None if its kind is not known."""
-    bias = "bias" in module
-    rows, columns = int(module.weight.shape[-2]), int(module.weight.shape[-1]) * 32 // module.bits
-    if isinstance(module, nn.QuantizedLinear):
-        return nn.Linear(columns, rows, bias=bias)
-    if isinstance(module, nn.QuantizedEmbedding):
-        return nn.Embedding(rows, columns)
-    if isinstance(module, QuantizedSwitchLinear):
-        return SwitchLinear(columns, rows, int(module.weight.shape[0]), bias=bias)
-    if isinstance(module, QuantizedMultiLinear):
-        return MultiLinear(columns, rows, int(module.weight.shape[0]))
-    return None
-
-
 def _make_float32(model: Any, progress: ProgressFn) -> None:
     """Every floating weight becomes float32, one array at a time: never two copies of the model.
 
@@ -196,24 +179,10 @@ def _make_float32(model: Any, progress: ProgressFn) -> None:
     modules = _modules(model)
     while modules:  # popped, so that each packed module is freed once its dense one is there
         name, module = modules.pop()
-        if "scales" not in module or (dense := _dense(module)) is None:
+        if "scales" not in module or (new := dense.to_dense(module)) is None:
             continue
-        affine = module.mode == "affine"
-        dense.weight = mx.dequantize(
-            module.weight,
-            module.scales.astype(mx.float32) if affine else module.scales,
-            module.biases.astype(mx.float32) if affine else None,
-            module.group_size,
-            module.bits,
-            module.mode,
-            module.get("global_scale"),
-            dtype=mx.float32,
-        )
-        if "bias" in module:
-            dense.bias = module.bias
-        mx.eval(dense.weight)
-        model.update_modules(tree_unflatten([(name, dense)]))
-        done += int(dense.weight.nbytes)
+        model.update_modules(tree_unflatten([(name, new)]))
+        done += int(new.weight.nbytes)
         progress(done, total)
     arrays = _arrays(model)
     while arrays:

@@ -57,7 +57,9 @@ def make_sampler(settings: Settings, vocabulary: int) -> Sampler:
     return sample
 
 
-def logprob_entry(logprobs: mx.array, token: int, top: int, decode: Callable[[list[int]], str]) -> dict[str, object]:
+def logprob_entry(
+    logprobs: mx.array, token: int, top: int, decode: Callable[[list[int]], str]
+) -> dict[str, object]:
     """{token, id, logprob, top: [[token, id, logprob]…]} from one row of logprobs (vocabulary,)."""
     entry: dict[str, object] = {"token": decode([token]), "id": token, "logprob": logprobs[token].item()}
     alternatives: list[list[object]] = []

@@ -1,0 +1,202 @@
+"""Small engines for the tests of the runtime: real StepEngines and StreamEngines that need no model.
+
+They run in real worker processes (`-m`-importable because tests/ is on the workers' path).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+
+from exocli import (
+    BackendSpec,
+    BadRequest,
+    CancelToken,
+    Capabilities,
+    Event,
+    Finished,
+    ModelNotFound,
+    OpenContext,
+    Prepared,
+    Progress,
+    Receipt,
+    Request,
+    StepEngine,
+    StreamEngine,
+    Text,
+    Usage,
+    WorkerSpec,
+    from_generator,
+)
+
+CAPABILITIES = Capabilities(max_concurrency=4, seed=True, cancel_prefill="chunk", kv_on_cancel="kept")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    ranks: int = 1
+    fail_open: bool = False
+    hang_open: bool = False
+    exit_open: int | None = None
+    ignore_cancel: bool = False
+    noise: bool = False
+    stall_timeout: float | None = None
+
+
+class CountingEngine(StepEngine):
+    """Prefills one word a step and answers with the prompt's words, one a step.
+
+    Words that do something: `die` (SIGKILL itself), `raise`, `hang` (never returns), `forever`
+    (never runs out of words), `refuse` (submit raises).
+    """
+
+    def __init__(self, context: OpenContext) -> None:
+        self.context = context
+        self.capabilities = CAPABILITIES
+        self.live: dict[str, tuple[Prepared, CancelToken, int, int]] = {}
+        self.kept: dict[tuple[str, ...], int] = {}
+
+    def prepare(self, request: Request) -> Prepared:
+        text = request.prompt or " ".join(str(m.content) for m in request.messages)
+        words = text.split()
+        if not words:
+            raise BadRequest("There is nothing to count.", field="prompt")
+        return Prepared(
+            id=request.id,
+            prompt_tokens=len(words),
+            max_tokens=request.max_tokens or 8,
+            settings={"words": words},
+        )
+
+    def submit(self, prepared: Prepared, cancel: CancelToken) -> None:
+        words = prepared.settings["words"]
+        if "refuse" in words:
+            raise BadRequest("This one is refused.")
+        cached = min(self.kept.get(tuple(words), 0), len(words))
+        self.live[prepared.id] = (prepared, cancel, cached, 0)
+
+    def step(self) -> Sequence[Event]:
+        events: list[Event] = []
+        for request_id, (prepared, cancel, processed, said) in list(self.live.items()):
+            words: list[str] = prepared.settings["words"]
+            total = len(words)
+            usage = Usage(prompt_tokens=total, completion_tokens=said)
+            if cancel.cancelled and not self.context.options.ignore_cancel:
+                del self.live[request_id]
+                self.kept[tuple(words)] = processed
+                phase = "prefill" if processed < total else "decode"
+                receipt = Receipt(phase=phase, processed=processed, total=total, kept_tokens=processed)
+                events.append(Finished(id=request_id, reason="cancelled", cancel=receipt, usage=usage))
+                continue
+            if processed < total:
+                self.act(words[processed])
+                processed += 1
+                events.append(Progress(id=request_id, processed=processed, total=total))
+            elif said < prepared.max_tokens or "forever" in words:
+                said += 1
+                events.append(Text(id=request_id, text=words[(said - 1) % total] + " "))
+            else:
+                del self.live[request_id]
+                events.append(Finished(id=request_id, reason="length", usage=usage))
+                continue
+            self.live[request_id] = (prepared, cancel, processed, said)
+        threading.Event().wait(0.002)
+        return events
+
+    def act(self, word: str) -> None:
+        if word == "die":
+            os.kill(os.getpid(), 9)
+        if word == "raise":
+            raise ValueError("the word was raise")
+        if word == "hang":
+            threading.Event().wait()
+        if word == "print":
+            print('{"t":"step","n":1,"events":[],"left":[]}', flush=True)
+            sys.stdout.flush()
+
+    def close(self) -> None:
+        pass
+
+
+def open_counting(context: OpenContext) -> StepEngine:
+    options: Options = context.options
+    if options.noise:
+        print("noise on stdout before the engine", flush=True)
+        print("the last words", file=sys.stderr, flush=True)
+    if options.fail_open:
+        raise ModelNotFound("There is no such thing to count.")
+    if options.exit_open is not None:
+        os._exit(options.exit_open)
+    for done in range(3):
+        context.progress(done + 1, 3)
+    if options.hang_open:
+        threading.Event().wait()
+    return CountingEngine(context)
+
+
+class EchoStream(StreamEngine):
+    """Answers with the prompt's words; `forever` never ends by itself, `raise` raises."""
+
+    def __init__(self) -> None:
+        self.capabilities = CAPABILITIES
+
+    async def stream(self, request: Request, cancel: CancelToken) -> AsyncIterator[Event]:
+        words = (request.prompt or "").split()
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        cancel.on_cancel(lambda: loop.call_soon_threadsafe(stopped.set))
+        said = 0
+        while said < len(words) or "forever" in words:
+            if words[said % len(words)] == "raise":
+                raise ValueError("the word was raise")
+            yield Text(id=request.id, text=words[said % len(words)] + " ")
+            said += 1
+            try:
+                await asyncio.wait_for(stopped.wait(), 0.002)
+            except TimeoutError:
+                continue
+            receipt = Receipt(phase="decode", kept_tokens=None, ranks=None, confirmed=False)
+            yield Finished(id=request.id, reason="cancelled", cancel=receipt)
+            return
+        yield Finished(id=request.id, reason="stop", usage=Usage(completion_tokens=said))
+
+
+def open_echo(context: OpenContext) -> StreamEngine:
+    return EchoStream()
+
+
+def open_generator(context: OpenContext) -> StreamEngine:
+    def run(request: Request, cancel: CancelToken) -> Iterator[Event]:
+        words = (request.prompt or "").split()
+        said = 0
+        while said < len(words) or "forever" in words:
+            if cancel.cancelled:
+                yield Finished(id=request.id, reason="cancelled", cancel=Receipt(phase="decode"))
+                return
+            yield Text(id=request.id, text=words[said % len(words)] + " ")
+            said += 1
+        yield Finished(id=request.id, reason="stop")
+
+    return from_generator(run, CAPABILITIES)
+
+
+def launch(ref: object, options: Options) -> list[WorkerSpec]:
+    return [WorkerSpec(rank=rank, data={"rank": rank}) for rank in range(options.ranks)]
+
+
+def spec(protocol: str = "step", place: str = "worker", opener: str = "open_counting") -> BackendSpec:
+    return BackendSpec(
+        name=f"test-{protocol}-{place}",
+        summary="for the tests",
+        api=1,
+        protocol=protocol,  # type: ignore[arg-type]
+        place=place,  # type: ignore[arg-type]
+        open=f"tests.support.engines:{opener}",
+        open_options="tests.support.engines:Options",
+        launch="tests.support.engines:launch",
+        capabilities=CAPABILITIES,
+    )
