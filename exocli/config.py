@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from exocli.errors import UsageError
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
 
 
 def home() -> Path | None:
@@ -48,7 +52,9 @@ def cache_dir(name: str) -> Path:
 
 def offline() -> bool:
     """EXO_OFFLINE forbids the network; the hub's own switch counts too."""
-    return any(os.environ.get(n, "").lower() in ("1", "true", "yes") for n in ("EXO_OFFLINE", "HF_HUB_OFFLINE"))
+    return any(
+        os.environ.get(n, "").lower() in ("1", "true", "yes") for n in ("EXO_OFFLINE", "HF_HUB_OFFLINE")
+    )
 
 
 @cache
@@ -79,3 +85,91 @@ def get(key: str, default: Any = None) -> Any:
             return default
         value = value[part]
     return value
+
+
+# ------------------------------------------------------------------------------------------- writing
+
+
+def text(hide: Callable[[str], bool] = lambda key: False) -> str:
+    """The file as it stands, comments and all, with the string values of keys that `hide` picks replaced."""
+    load()  # for its errors
+    document = _document()
+    _mask(document, hide)
+    return document.as_string()
+
+
+def set_value(key: str, value: Any) -> None:
+    """Set a dotted key, keeping comments and order. Raises UsageError where a part is not a table."""
+    *tables, name = key.split(".")
+    with _editing() as document:
+        table: Any = document
+        for part in tables:
+            if part not in table:
+                import tomlkit
+
+                table[part] = tomlkit.table(is_super_table=part in ("models", "backends"))
+            table = table[part]
+            if not isinstance(table, MutableMapping):
+                raise UsageError(f'"{part}" in {config_path()} is not a table, so "{key}" cannot be set.')
+        if value is None:
+            table.pop(name, None)
+        else:
+            table[name] = value
+
+
+def unset(key: str) -> bool:
+    """Remove a dotted key; False if it was not there."""
+    *tables, name = key.split(".")
+    with _editing() as document:
+        table: Any = document
+        for part in tables:
+            table = table.get(part) if isinstance(table, MutableMapping) else None
+        if not isinstance(table, MutableMapping) or name not in table:
+            return False
+        del table[name]
+    return True
+
+
+def _document() -> TOMLDocument:
+    import tomlkit
+
+    try:
+        return tomlkit.parse(config_path().read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return tomlkit.document()
+
+
+def _mask(table: MutableMapping[str, Any], hide: Callable[[str], bool]) -> None:
+    for key, value in table.items():
+        if isinstance(value, MutableMapping):
+            _mask(value, hide)
+        elif isinstance(value, str) and hide(key):
+            table[key] = "…"
+
+
+@contextmanager
+def _editing() -> Iterator[TOMLDocument]:
+    """The document, written back if the block ends well: whole or not at all, one writer at a time.
+
+    The file may hold keys of servers, so only its owner may read it.
+    """
+    import fcntl
+
+    path = config_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_name("config.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            load()  # for its errors: what cannot be read is not overwritten
+            document = _document()
+            before = document.as_string()
+            yield document
+            after = document.as_string()
+            if after != before:
+                target = path.resolve()  # a link into someone's dotfiles stays a link
+                part = target.with_name(f"{target.name}.{os.getpid()}")
+                part.touch(mode=0o600)
+                part.write_text(after, encoding="utf-8")
+                part.replace(target)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from error

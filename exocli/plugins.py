@@ -52,6 +52,8 @@ class Registered(Generic[Spec]):
     spec: Spec
     distribution: str
     version: str
+    plugin: str = ""
+    """The entry point's name."""
 
 
 @dataclass
@@ -180,7 +182,7 @@ class _Loader:
             text = f'the {what} "{name}" belongs to {holder.distribution} already; this one is "{full}"'
             self.problem(plugin, origin, text)
             name = full
-        table[name] = Registered(name, spec, *origin)
+        table[name] = Registered(name, spec, *origin, plugin)
         return None
 
 

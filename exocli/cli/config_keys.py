@@ -1,0 +1,142 @@
+"""Which keys config.toml has and what they take: checked when one is set, offered on Tab."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any, get_type_hints
+
+import click
+
+from exocli import config, options
+from exocli.errors import UsageError
+
+TOP = ("model", "backend", "system", "sampling", "models", "backends", "plugins")
+_ENTRY = ("model", "backend", "options", "system", "sampling")
+
+
+def is_secret(key: str) -> bool:
+    """`api_key`, `backends.x.token` and the like: not shown, and not taken from a command line."""
+    name = key.rpartition(".")[2].lower().replace("-", "_")
+    return name in ("key", "token", "secret", "password") or name.endswith(
+        ("_key", "_token", "_secret", "_password")
+    )
+
+
+def hide_secrets(value: Any, key: str = "") -> Any:
+    if isinstance(value, Mapping):
+        return {name: hide_secrets(inner, name) for name, inner in value.items()}
+    return "…" if is_secret(key) and isinstance(value, str) else value
+
+
+def check(key: str, text: str) -> Any:
+    """The value to store for what was typed. Raises UsageError that says which keys or values there are."""
+    if is_secret(key):
+        raise UsageError(
+            f"{key} is a secret, which others could read off a command line; write it into "
+            f"{config.config_path()} or use its variable in the environment."
+        )
+    parts = key.split(".")
+    head, rest = parts[0], parts[1:]
+    if not all(parts) or head not in TOP:
+        close = get_close_matches(head, TOP, n=1)
+        guess = f" (did you mean {close[0]}?)" if close else ""
+        raise UsageError(f'There is no setting "{key}"{guess}; the first part is one of: {", ".join(TOP)}.')
+    if head in ("model", "backend", "system"):
+        if rest:
+            raise UsageError(f'"{head}" is a setting without parts, so "{key}" is not one.')
+        return text
+    if head == "sampling":
+        return _sampling(key, rest, text)
+    if head == "models":
+        return _model_entry(key, rest, text)
+    if head == "backends":
+        return _backend_option(key, rest, text)
+    if rest != ["disabled"]:
+        raise UsageError(f'There is no setting "{key}"; "plugins.disabled" takes names with commas between.')
+    return list(options.parse(tuple[str, ...], text.strip("[]").replace('"', ""), key))
+
+
+def _need(key: str, rest: list[str], count: int, form: str) -> None:
+    if len(rest) != count:
+        raise UsageError(f'"{key}" is not a setting; it has the form {form}.')
+
+
+def _field(cls: type[Any], key: str, name: str, text: str) -> Any:
+    hints = {f.name: get_type_hints(cls)[f.name] for f in fields(cls)}
+    if name not in hints:
+        raise UsageError(f'There is no setting "{key}"; there are: {", ".join(sorted(hints))}.')
+    value = options.parse(hints[name], text, key)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _sampling(key: str, rest: list[str], text: str) -> Any:
+    from exocli.types import Sampling
+
+    _need(key, rest, 1, "sampling.NAME")
+    return _field(Sampling, key, rest[0], text)
+
+
+def _model_entry(key: str, rest: list[str], text: str) -> Any:
+    form = "models.NAME.model, .backend, .system, .options.KEY or .sampling.NAME"
+    if len(rest) == 2 and rest[1] in ("model", "backend", "system"):
+        return text
+    if len(rest) == 3 and rest[1] == "sampling":
+        return _sampling(key, rest[2:], text)
+    if len(rest) == 3 and rest[1] == "options":
+        return _guess(text)
+    raise UsageError(f'"{key}" is not a setting; it has the form {form}.')
+
+
+def _backend_option(key: str, rest: list[str], text: str) -> Any:
+    from exocli import plugins
+    from exocli.backend import load_object
+
+    _need(key, rest, 2, "backends.NAME.OPTION")
+    backend, name = rest
+    if name == "python":
+        return text
+    spec = plugins.backend(backend)
+    if spec.open_options is None:
+        raise UsageError(f'The backend {backend} takes no options, so not "{name}".')
+    return _field(load_object(spec.open_options), key, name, text)
+
+
+def _guess(text: str) -> Any:
+    """TOML's own reading (`true`, `3`, `["a"]`), else the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+# --------------------------------------------------------------------------------------- completion
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def complete_set(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Keys that are set."""
+    return [key for key in _leaves(config.load()) if key.startswith(incomplete)]
+
+
+def complete_known(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Keys that can be set without inventing a name."""
+    from exocli import plugins
+    from exocli.backend import load_object
+    from exocli.types import Sampling
+
+    keys = ["model", "backend", "system", "plugins.disabled", *_leaves(config.load())]
+    keys += [f"sampling.{f.name}" for f in fields(Sampling)]
+    for name, registered in plugins.manager().backends.items():
+        if registered.spec.open_options is not None:
+            keys += [f"backends.{name}.{f.name}" for f in fields(load_object(registered.spec.open_options))]
+    return [key for key in dict.fromkeys(keys) if key.startswith(incomplete)]

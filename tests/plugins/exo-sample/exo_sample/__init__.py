@@ -1,0 +1,1 @@
+"""The backend sample for exo."""
