@@ -229,7 +229,7 @@ class MlxEngine(StepEngine):
                 caches, tokens = self._take_out(live)
             self._keep(live, caches, tokens)
             del self._live[live.uid]
-            reason = "stop" if stop is not None else answer.finish_reason
+            reason: Any = "stop" if stop is not None else answer.finish_reason
             self._events.append(Finished(id=live.id, reason=reason, stop=stop, usage=live.usage))
 
     def _say(self, live: _Live, text: str, last: bool) -> None:

@@ -9,8 +9,7 @@ def open_engine(context: OpenContext) -> StepEngine:
     """Raises ModelBroken, ModelNotFound or OutOfMemory."""
     from exo_mlx import blas
 
-    report = blas.prepare(threads=context.options.blas_threads)
-    context.log(f"blas: {report}")
+    context.log(f"blas: {blas.prepare(context.cache_dir, context.options.blas_threads)}")
     from exo_mlx.engine import MlxEngine
 
     return MlxEngine(context)

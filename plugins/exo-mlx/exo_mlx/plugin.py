@@ -30,6 +30,7 @@ def exo_backends() -> Iterable[BackendSpec]:
         open="exo_mlx.opening:open_engine",
         open_options="exo_mlx.options:Options",
         probe="exo_mlx.probe:probe",
+        doctor="exo_mlx.probe:checks",
         models="exo_mlx.models:source",
         capabilities=CAPABILITIES,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, greedy_sampler
@@ -61,11 +62,11 @@ def logprob_entry(
     logprobs: mx.array, token: int, top: int, decode: Callable[[list[int]], str]
 ) -> dict[str, object]:
     """{token, id, logprob, top: [[token, id, logprob]…]} from one row of logprobs (vocabulary,)."""
-    entry: dict[str, object] = {"token": decode([token]), "id": token, "logprob": logprobs[token].item()}
     alternatives: list[list[object]] = []
     if top > 0:
-        ids = mx.argpartition(-logprobs, kth=min(top, logprobs.size) - 1)[:top]
-        pairs = sorted(zip(ids.tolist(), logprobs[ids].tolist(), strict=True), key=lambda p: -p[1])
+        # Both are one row: lists of numbers, which MLX's stubs cannot say.
+        ids: Any = mx.argpartition(-logprobs, kth=min(top, logprobs.size) - 1)[:top].tolist()
+        values: Any = logprobs[mx.array(ids)].tolist()
+        pairs = sorted(zip(ids, values, strict=True), key=lambda pair: -pair[1])
         alternatives = [[decode([i]), i, value] for i, value in pairs]
-    entry["top"] = alternatives
-    return entry
+    return {"token": decode([token]), "id": token, "logprob": logprobs[token].item(), "top": alternatives}

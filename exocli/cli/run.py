@@ -1,0 +1,244 @@
+"""`exo run`: one prompt, one reply on stdout, for scripts and for people in a hurry.
+
+Ctrl-C cancels, the last line is written, and the process ends as the signal would have ended it; a
+second one kills the worker first.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from exocli.cli import context, prompt_input, pulling, signals
+from exocli.cli.params import (
+    backend_option,
+    engine_options,
+    json_option,
+    model_option,
+    option,
+    pull_option,
+    sampling_options,
+    system_option,
+)
+from exocli.cli.render import Globals, pass_globals
+from exocli.errors import ExoError, UsageError, from_dict
+
+if TYPE_CHECKING:
+    from exocli.runtime.session import Session
+    from exocli.types import Event, Finished, Request, Sampling
+
+
+@click.command()
+@click.argument("prompt", required=False)
+@model_option
+@backend_option
+@system_option
+@engine_options
+@option("-f", "--file", "files", multiple=True, metavar="FILE", type=click.Path(), help="Put a file first.")
+@option("--schema", metavar="FILE", type=click.Path(), help="A JSON schema that the reply must follow.")
+@json_option
+@option("--no-stream", is_flag=True, help="Print the reply when it is whole.")
+@option("--no-stdin", is_flag=True, help="Do not read standard input.")
+@pull_option
+@sampling_options
+@pass_globals
+def run(
+    settings: Globals,
+    prompt: str | None,
+    model: str | None,
+    backend: str | None,
+    system: str | None,
+    pairs: tuple[str, ...],
+    files: tuple[str, ...],
+    schema: str | None,
+    as_json: bool,
+    no_stream: bool,
+    no_stdin: bool,
+    pull: bool,
+    sampling: Sampling,
+    max_tokens: int | None,
+    stop: tuple[str, ...],
+) -> int:
+    """Answer one PROMPT. Standard input and files come before it, so that a next question about the
+    same document finds it cached."""
+    import asyncio
+
+    from exocli.types import Message, Request
+
+    text = prompt_input.gather(prompt, files, read_stdin=not no_stdin, note=settings.note)
+    chosen = context.choose(model, backend, pairs)
+    settings.detail(f"{chosen.model} on {chosen.backend}: {chosen.why}")
+    path = pulling.ensure(chosen, settings, yes=pull)
+    system = system if system is not None else chosen.system
+    messages = (Message(role="system", content=system),) if system else ()
+    request = Request(
+        model=chosen.model,
+        messages=(*messages, Message(role="user", content=text)),
+        sampling=sampling,
+        max_tokens=max_tokens,
+        stop=stop,
+        format=_schema(schema) if schema else None,
+    )
+    writer = _Json(no_stream) if as_json else _Plain(no_stream)
+    return asyncio.run(_Run(settings, chosen.session(path, debug=settings.debug), request, writer).main())
+
+
+def _schema(path: str) -> dict[str, Any]:
+    try:
+        schema = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {error}.") from error
+    return {"type": "json_schema", "schema": schema}
+
+
+# ------------------------------------------------------------------------------------------- writing
+
+
+@dataclass
+class _Json:
+    """One event a line; with --no-stream one object, the Finished with the whole text."""
+
+    whole: bool
+    text: str = ""
+
+    def write(self, event: Event) -> None:
+        from exocli.types import Finished, Text, to_json
+
+        if isinstance(event, Text):
+            self.text += event.text
+        if not self.whole:
+            self._line(to_json(event))
+        elif isinstance(event, Finished):
+            self._line({**to_json(event), "text": self.text})
+
+    def _line(self, data: Any) -> None:
+        sys.stdout.write(json.dumps(data, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+
+@dataclass
+class _Plain:
+    """The reply's text alone, ended by a newline."""
+
+    whole: bool
+    text: str = ""
+
+    def write(self, event: Event) -> None:
+        from exocli.types import Finished, Text
+
+        if isinstance(event, Text):
+            self.text += event.text
+            if not self.whole:
+                self._put(event.text)
+        elif isinstance(event, Finished):
+            if self.whole:
+                self._put(self.text)
+            if self.text and not self.text.endswith("\n"):
+                self._put("\n")
+
+    def _put(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+# ------------------------------------------------------------------------------------------- running
+
+
+class _Run:
+    def __init__(self, settings: Globals, session: Session, request: Request, writer: _Json | _Plain) -> None:
+        from exocli.cancel import CancelToken
+
+        self._settings = settings
+        self._session = session
+        self._request = request
+        self._writer = writer
+        self._cancel = CancelToken()
+        self._signal: int | None = None
+        self._killing: set[Any] = set()
+
+    async def main(self) -> int:
+        """The exit code; ends the process itself if a signal asked for it."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            finished = await self._answer()
+        finally:
+            self._cancel.cancel("ended")
+            await self._session.close()
+        if self._signal is not None:
+            signals.end_by(self._signal)
+        return self._conclude(finished)
+
+    def _on_signal(self, number: int) -> None:
+        import asyncio
+
+        self._signal = self._signal or number
+        if not self._cancel.cancel("interrupted"):
+            self._killing.add(asyncio.ensure_future(self._session.kill()))
+
+    async def _answer(self) -> Finished:
+        from exocli.cli.progress import reply_progress
+        from exocli.types import Finished
+
+        with reply_progress(self._settings) as show:
+            async for event in self._events():
+                show(event)
+                # In `run` nothing outlives the reply: the worker ends with the command.
+                self._writer.write(_kept_nothing(event) if isinstance(event, Finished) else event)
+                if isinstance(event, Finished):
+                    return event
+        raise ExoError("The session ended without an answer.")
+
+    async def _events(self) -> AsyncIterator[Event]:
+        """The request's events; a base model, which has no chat template, completes the text instead."""
+        from exocli.types import Finished, Started
+
+        async for event in self._session.stream(self._request, self._cancel):
+            if isinstance(event, Finished) and _wants_completion(event):
+                break
+            yield event
+        else:
+            return
+        self._settings.note(f"{self._request.model} is a base model: it goes on with the text as it stands.")
+        text = "\n\n".join(str(message.content) for message in self._request.messages)
+        request = replace(self._request, task="complete", messages=(), prompt=text)
+        async for event in self._session.stream(request, self._cancel):
+            if not isinstance(event, Started):
+                yield event
+
+    def _conclude(self, finished: Finished) -> int:
+        if finished.reason == "error":
+            raise from_dict(finished.error or {})
+        if finished.reason == "length":
+            self._settings.detail("The reply ended at its token limit.")
+        if self._settings.verbose:
+            usage, timing = finished.usage, finished.timing
+            self._settings.note(
+                f"{usage.prompt_tokens} prompt tokens ({usage.cached_tokens} cached), "
+                f"{usage.completion_tokens} reply tokens, first after {timing.ttft_s:.2f} s, "
+                f"prefill {timing.prefill_tps:.0f} tok/s, decode {timing.decode_tps:.0f} tok/s"
+            )
+        return 0
+
+
+def _wants_completion(finished: Finished) -> bool:
+    error = finished.error or {}
+    return error.get("code") == "unsupported" and (error.get("details") or {}).get("field") == "task"
+
+
+def _kept_nothing(finished: Finished) -> Finished:
+    if finished.cancel is None or not finished.cancel.kept_tokens:
+        return finished
+    return replace(finished, cancel=replace(finished.cancel, kept_tokens=0))
