@@ -16,7 +16,7 @@ from typing import Any
 
 from exocli.backend import Capabilities, WorkerSpec
 from exocli.cancel import CancelToken
-from exocli.errors import ExoError, Stalled, Unavailable, WorkerDied, from_dict
+from exocli.errors import EngineFailed, ExoError, Stalled, Unavailable, WorkerDied, from_dict
 from exocli.runtime import wire
 from exocli.runtime.process import InlineRank, ProcessRank, Rank
 from exocli.runtime.tuner import ChunkTuner
@@ -41,6 +41,10 @@ OnLoading = Callable[[int, int, int], None]
 """(rank, done, total)"""
 
 TICK = 0.25
+GAP = 2.0
+"""A tick that comes this many seconds late means that this process itself stood still."""
+CANCEL_DEADLINE = 2.0
+"""Seconds, at least, that a cancel may stay unanswered before anybody is told."""
 BEAT_LIMIT = 3.0
 """Seconds without a heartbeat after which one of several ranks counts as stalled."""
 DEATH_GRACE = 0.3
@@ -113,6 +117,7 @@ class RankGroup:
         self._busy = asyncio.Event()
         self._seen: dict[int, float] = {}
         self._stepped = 0.0
+        self._all_gone = asyncio.Event()
         self._ended = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -130,6 +135,8 @@ class RankGroup:
                     "data": dict(rank.spec.data),
                 }
                 await rank.start(order)
+                if self.error is not None:  # one of those before has failed already
+                    raise self.error
         except OSError as error:
             text = f"The worker of {self.backend} cannot be started: {error.strerror or error}."
             self._fail(Unavailable(text))
@@ -168,13 +175,14 @@ class RankGroup:
     def submit(self, prepared: Prepared, cancel: CancelToken) -> Live:
         """Put it into the log. Its events, Finished last, come out of `Live.events`."""
         self._raise_if_ended()
+        now = time.monotonic()
+        if not self._busy.is_set():
+            self._stepped = now
+            self._busy.set()
+        for rank in set(range(self.size)) - self._pending():  # it was silent by right until now
+            self._seen[rank] = now
         live = Live(id=prepared.id, cancel=cancel, total=prepared.prompt_tokens)
         self.live[prepared.id] = live
-        if not self._busy.is_set():
-            now = time.monotonic()
-            self._stepped = now
-            self._seen = dict.fromkeys(range(self.size), now)
-            self._busy.set()
         self._append(do="submit", prepared=to_json(prepared))
         loop = asyncio.get_running_loop()
 
@@ -201,7 +209,20 @@ class RankGroup:
         if self.error is not None:
             return  # nothing old answers
         self._seen[rank] = time.monotonic()
+        try:
+            self._take(rank, line)
+        except Exception as error:  # it must not end the reader: then nobody would learn of anything
+            text = f"{self._name(rank)} of {self.backend} sent a line that makes no sense: {error!r}."
+            self._fail(EngineFailed(text, rank=rank))
+
+    def _take(self, rank: int, line: dict[str, Any]) -> None:
         match line.get("t"):
+            case "hello" if line["wire"] != wire.VERSION:
+                text = (
+                    f"{self._name(rank)} speaks wire version {line['wire']}, exo here {wire.VERSION}: "
+                    "install one version of exocli everywhere."
+                )
+                self._fail(Unavailable(text, rank=rank))
             case "step":
                 self._on_step(rank, line)
             case "prepared":
@@ -232,8 +253,8 @@ class RankGroup:
             self.ranks[0].send({"do": "credit", "step": line["n"]})
         for data in line["events"]:
             event = event_from_json(data)
-            live = self.live.get(data["id"])
-            if event is not None and live is not None:
+            live = self.live.get(data["id"]) if event is not None else None
+            if event is not None and live is not None and live.finished is None:
                 self._on_event(live, event)
         for request_id in line["left"]:
             live = self.live.get(request_id)
@@ -288,19 +309,22 @@ class RankGroup:
     # --------------------------------------------------------------------------------- the watchdog
 
     @property
+    def chunk(self) -> int:
+        return self._tuner.chunk
+
+    @property
     def cancel_deadline(self) -> float:
         """Seconds after which an unanswered cancel is told; at twice that the workers are ended."""
-        return max(2.0, 5 * self._usual)
+        return max(CANCEL_DEADLINE, 5 * self._usual)
 
     async def _watch(self) -> None:
-        last = time.monotonic()
         while self.error is None:
             await self._busy.wait()
+            before = time.monotonic()
             await asyncio.sleep(TICK)
             now = time.monotonic()
-            gap = now - last if now - last > 2 + TICK and self._busy.is_set() else 0.0
-            last = now
-            if gap:  # we were stopped ourselves (Ctrl-Z, a sleeping laptop): the clocks start anew
+            if now - before > GAP + TICK:
+                # We were stopped ourselves (Ctrl-Z, a sleeping laptop): the clocks start anew.
                 self._seen = dict.fromkeys(range(self.size), now)
                 self._stepped = now
                 for live in self.live.values():
@@ -316,7 +340,7 @@ class RankGroup:
                 return
         if self.size == 1 or not self.live or self._stall_timeout == 0:
             return
-        silent = max(self._seen, key=lambda rank: now - self._seen[rank])
+        silent = min(self._pending(), key=lambda rank: self._seen[rank])
         if now - self._seen[silent] > BEAT_LIMIT:
             self._fail(Stalled(f"{self._name(silent)} of {self.backend} gives no sign of life.", rank=silent))
             return
@@ -324,6 +348,10 @@ class RankGroup:
         if now - self._stepped > limit:
             text = f"No rank of {self.backend} has finished a step for {limit:.0f} s."
             self._fail(Stalled(text))
+
+    def _pending(self) -> set[int]:
+        """The ranks that have not left every request: those owe a sign of life."""
+        return {rank for live in self.live.values() for rank in range(self.size) if rank not in live.left}
 
     def _missing(self, live: Live) -> str:
         missing = [rank for rank in range(self.size) if rank not in live.left]
@@ -346,11 +374,11 @@ class RankGroup:
         self._settle()
 
     def _on_end(self, rank: int, reason: str) -> None:
+        self._deaths.append((rank, reason))
+        if len(self._deaths) == self.size:
+            self._all_gone.set()
         if self.error is None and not self._closing:
-            self._deaths.append((rank, reason))
             self._settle()
-        elif len(self._deaths) < self.size:
-            self._deaths.append((rank, reason))
 
     def _settle(self) -> None:
         """Name the culprit: a rank that ended without a word rather than those that lost their peer."""
@@ -389,6 +417,8 @@ class RankGroup:
         self._spawn(self._kill())
 
     def _lost(self, live: Live, error: ExoError) -> Finished:
+        if live.finished is not None and live.finished.cancel is None:
+            return live.finished  # its answer was whole before the rank was lost
         usage = Usage(prompt_tokens=live.total, cached_tokens=live.cached, completion_tokens=live.tokens)
         if live.cancel.cancelled:
             receipt = Receipt(
@@ -412,15 +442,15 @@ class RankGroup:
         self._fail(error or WorkerDied(f"The worker of {self.backend} was ended on request."))
         await self._ended.wait()
 
-    async def close(self) -> None:
-        """Let the ranks end by themselves for a second, then end them."""
-        if self.error is None:
+    async def close(self, grace: float = 1.0) -> None:
+        """Let the ranks end by themselves for `grace` seconds, then end them."""
+        if self.error is None and grace:
             self._closing = True
             self._append(do="close")
-            deadline = time.monotonic() + 1.0
-            while len(self._deaths) < self.size and time.monotonic() < deadline:
-                await asyncio.sleep(0.01)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), grace)
         await self.kill(WorkerDied(f"The worker of {self.backend} was closed."))
+        await self._kill()  # again: one may have been on its way up when the others were ended
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

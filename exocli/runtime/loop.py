@@ -18,12 +18,14 @@ from typing import Any, Protocol
 
 from exocli.backend import StepEngine, StreamEngine
 from exocli.cancel import CancelToken
-from exocli.errors import BadRequest, EngineFailed, ExoError
+from exocli.errors import BadRequest, Cancelled, EngineFailed, ExoError
 from exocli.runtime.wire import Line
 from exocli.types import (
+    EVENT_TYPES,
     Event,
     Finished,
     Prepared,
+    Receipt,
     Request,
     prepared_from_json,
     request_from_json,
@@ -51,6 +53,22 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     text = " ".join(str(error).split()) or "no message"
     trace = "".join(traceback.format_exception(error))
     return EngineFailed(f"The engine failed: {type(error).__name__}: {text}", trace=trace).to_dict()
+
+
+def _checked(event: Any) -> Event:
+    """What an engine gives must be an event: anything else would only fail far away, in the parent."""
+    if type(event) not in EVENT_TYPES.values():
+        raise EngineFailed(f"The engine gave a {type(event).__name__} where an event belongs.")
+    known: Event = event
+    return known
+
+
+def _tell(token: CancelToken) -> None:
+    """Cancel; an error in one of the engine's own listeners must not end the thread that tells it."""
+    try:
+        token.cancel()
+    except Exception:
+        traceback.print_exc()
 
 
 class StepLoop:
@@ -99,16 +117,18 @@ class StepLoop:
     def _cancel(self, request_id: str) -> None:
         token = self._tokens.get(request_id)
         if token is not None:
-            token.cancel()
+            _tell(token)
 
     def _prepare_all(self) -> None:
         while (data := self._requests.get()) is not None:
             answer: dict[str, Any] = {"t": "prepared", "id": data["id"]}
             try:
-                answer["prepared"] = to_json(self._engine.prepare(request_from_json(data)))
-            except Exception as error:  # whatever it is, it is this request's alone
-                answer["error"] = describe_error(error)
-            self._emit(answer)
+                prepared = self._engine.prepare(request_from_json(data))
+                if not isinstance(prepared, Prepared):
+                    raise EngineFailed(f"prepare() gave a {type(prepared).__name__}, not a Prepared.")
+                self._emit({**answer, "prepared": to_json(prepared)})
+            except BaseException as error:  # whatever it is (a sys.exit too), it is this request's alone
+                self._emit({**answer, "error": describe_error(error)})
 
     # ------------------------------------------------------------------------- the engine's thread
 
@@ -122,7 +142,7 @@ class StepLoop:
                     self._apply(command)
                 if self._live or self._pending:
                     self._step()
-        except Exception as error:
+        except BaseException as error:
             self._emit({"t": "broken", "error": describe_error(error)})
             raise
         finally:
@@ -173,7 +193,7 @@ class StepLoop:
     def _step(self) -> None:
         start = time.perf_counter()
         events, self._pending = self._pending, []
-        events.extend(self._engine.step())
+        events.extend(_checked(event) for event in self._engine.step())
         self.steps += 1
         left = [event.id for event in events if isinstance(event, Finished)]
         for request_id in left:
@@ -228,9 +248,9 @@ class StreamLoop:
                     request = request_from_json(line["prepared"]["settings"]["request"])
                     self._keep(asyncio.create_task(self._serve(request, self._tokens[request.id])))
                 case "cancel" if line["id"] in self._tokens:
-                    self._tokens[line["id"]].cancel()
+                    _tell(self._tokens[line["id"]])
         for token in self._tokens.values():
-            token.cancel("closing")
+            _tell(token)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=2)
         await self._engine.aclose()
@@ -250,26 +270,33 @@ class StreamLoop:
                 max_tokens=request.max_tokens or 0,
                 settings={"request": data, "counted": count is not None},
             )
-            answer["prepared"] = to_json(prepared)
-        except Exception as error:
-            answer["error"] = describe_error(error)
-        self._emit(answer)
+            self._emit({**answer, "prepared": to_json(prepared)})
+        except BaseException as error:
+            self._emit({**answer, "error": describe_error(error)})
 
     async def _serve(self, request: Request, token: CancelToken) -> None:
-        finished = False
+        said = False
         try:
-            async for event in self._engine.stream(request, token):
-                finished = isinstance(event, Finished)
-                if finished:
-                    self._tokens.pop(request.id, None)
-                self._report(event)
-                if finished:
-                    break
-            if not finished:
-                raise EngineFailed("The backend's stream ended without saying why.")
-        except Exception as error:
-            self._tokens.pop(request.id, None)
-            if not finished:
+            events = self._engine.stream(request, token)
+            try:
+                async for event in events:
+                    said = said or getattr(event, "type", "") in ("text", "reasoning", "tool_call")
+                    self._report(_checked(event))
+                    if isinstance(event, Finished):
+                        self._tokens.pop(request.id, None)
+                        return
+            finally:
+                close = getattr(events, "aclose", None)  # an async iterator need not be a generator
+                if close is not None:
+                    await close()
+            raise EngineFailed("The backend's stream ended without saying why.")
+        except BaseException as error:
+            if self._tokens.pop(request.id, None) is None:
+                traceback.print_exc()  # after its Finished: nobody waits for it any more
+            elif isinstance(error, Cancelled) and token.cancelled:
+                receipt = Receipt(phase="decode" if said else "prefill")
+                self._report(Finished(id=request.id, reason="cancelled", cancel=receipt))
+            else:
                 self._report(Finished(id=request.id, reason="error", error=describe_error(error)))
 
     def _report(self, event: Event) -> None:

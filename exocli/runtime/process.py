@@ -23,6 +23,8 @@ from exocli.runtime import wire
 
 TAIL = 20
 """Lines of a worker's stderr that an error message may quote."""
+TAIL_GRACE = 1.0
+"""Seconds to wait for the end of a dead worker's stderr, which a daemon that it started may hold."""
 LOG_LIMIT = 1 << 20
 """Bytes after which a worker's log file starts anew when the next worker starts."""
 
@@ -52,7 +54,6 @@ class ProcessRank:
         self._tail: deque[str] = deque(maxlen=TAIL)
         self._process: asyncio.subprocess.Process | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._killed = False
 
     @property
     def pid(self) -> int | None:
@@ -78,9 +79,9 @@ class ProcessRank:
         self._tasks = [errors, asyncio.create_task(self._read(errors))]
 
     def send(self, line: wire.Line) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        if not self._process.stdin.is_closing():
-            self._process.stdin.write(wire.encode(line))
+        stdin = self._process.stdin if self._process is not None else None
+        if stdin is not None and not stdin.is_closing():
+            stdin.write(wire.encode(line))
 
     def tail(self) -> list[str]:
         return list(self._tail)
@@ -90,13 +91,8 @@ class ProcessRank:
         process = self._process
         if process is None:
             return
-        self._killed = True
         if process.returncode is None:
-            # Its own process group: whatever it started goes with it.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            self._end_group()
         await process.wait()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -109,13 +105,20 @@ class ProcessRank:
                 self._on_line(rank, wire.decode(raw))
         except ValueError as error:
             reason = f"sent a line that is not of the protocol ({error})"
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            self._end_group()
         status = await self._process.wait()
-        await errors  # so that the tail is whole
+        self._end_group()  # a child of the worker's would keep its memory and hold stderr open
+        await asyncio.wait([errors], timeout=TAIL_GRACE)  # so that the tail is whole
+        errors.cancel()
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._on_end(rank, reason or _ended(status))
+
+    def _end_group(self) -> None:
+        """The worker leads a process group of its own: whatever it started goes with it."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _read_errors(self) -> None:
         assert self._process is not None and self._process.stderr is not None
@@ -189,7 +192,7 @@ class InlineRank:
         reason = "ended"
         try:
             serve(self._iterate(), self._emit, gone=lambda: None)
-        except Exception as error:
+        except BaseException as error:  # the thread ends here in any case; who waits must learn of it
             reason = f"failed: {type(error).__name__}: {error}"
         self._call(self._end, reason)
 

@@ -7,6 +7,7 @@ whatever happens. Knows backends by their specs alone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -16,8 +17,8 @@ from typing import Any
 from exocli import config
 from exocli.backend import BackendSpec, Capabilities, ModelRef, WorkerSpec, check_supported, load_object
 from exocli.cancel import CancelToken
-from exocli.errors import ExoError, Overloaded
-from exocli.runtime.group import Live, RankGroup
+from exocli.errors import BadRequest, ExoError, Overloaded, Unavailable, WorkerDied
+from exocli.runtime.group import CANCEL_DEADLINE, Live, RankGroup
 from exocli.runtime.loop import describe_error
 from exocli.types import (
     Event,
@@ -116,8 +117,9 @@ class Session:
         self._listeners: set[Callable[[int, int, int], None]] = set()
         self._running = 0
         self._waiting: deque[tuple[Flight, asyncio.Future[None]]] = deque()
-        self._prepared: dict[str, Prepared] = {}
+        self._prepared: dict[str, tuple[RankGroup, Prepared]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     # ------------------------------------------------------------------------------------ facts
 
@@ -140,6 +142,11 @@ class Session:
         return self._group.describe if self._group is not None and self.loaded else {}
 
     @property
+    def chunk(self) -> int | None:
+        """Tokens of a prefill chunk now; None while not loaded."""
+        return self._group.chunk if self._group is not None and self.loaded else None
+
+    @property
     def pids(self) -> list[int]:
         """Process ids of the ranks that are processes."""
         ranks = self._group.ranks if self._group is not None and self.loaded else []
@@ -148,7 +155,7 @@ class Session:
     @property
     def cancel_deadline(self) -> float:
         """Seconds after which an unanswered cancel should be told to whoever asked."""
-        return self._group.cancel_deadline if self._group is not None else 2.0
+        return self._group.cancel_deadline if self._group is not None else CANCEL_DEADLINE
 
     def waiting_for(self, request_id: str) -> str | None:
         """Who has not yet left a cancelled request, in words for a person."""
@@ -158,6 +165,18 @@ class Session:
     def queued(self) -> int:
         return len(self._waiting)
 
+    def like(self, spec: BackendSpec) -> Session:
+        """A session of its own with the same model and options on another engine."""
+        return Session(
+            spec=spec,
+            model=self.model,
+            path=self.path,
+            ref=self._ref,
+            options=self._options,
+            defaults=self._defaults,
+            python=self._python,
+        )
+
     # ---------------------------------------------------------------------------------- loading
 
     async def load(self, on_loading: Callable[[int, int, int], None] | None = None) -> None:
@@ -166,6 +185,8 @@ class Session:
 
     async def _ensure(self, on_loading: Callable[[int, int, int], None] | None = None) -> RankGroup:
         """The ready group; loads once however many wait. Ends the load when the last waiter leaves."""
+        if self._closed:
+            raise Unavailable(f"The session with {self.model} is closed.")
         if self._group is not None and self._group.error is None and self._loading is None:
             return self._group
         if self._loading is None:
@@ -177,6 +198,12 @@ class Session:
         self._listeners.add(key)
         try:
             return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            if task.cancelled() and me is not None and not me.cancelling():
+                text = f"The worker of {self.spec.name} was ended while it was loading."
+                raise WorkerDied(text) from None
+            raise
         finally:
             self._listeners.discard(key)
             if not task.done() and not self._listeners:
@@ -202,10 +229,11 @@ class Session:
             await group.start(self._on_loading)
         except BaseException:
             if group is not None:
-                await group.close()
+                await group.close(grace=0)
             raise
         finally:
-            self._loading = None
+            if self._loading is asyncio.current_task():
+                self._loading = None
         self._group = group
         return group
 
@@ -214,8 +242,8 @@ class Session:
             listener(rank, done, total)
 
     async def _stop_loading(self) -> None:
-        """A load is cancelled by ending the worker."""
-        task = self._loading
+        """A load is cancelled by ending the worker. Who asks from now on starts another one."""
+        task, self._loading = self._loading, None
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
@@ -250,7 +278,8 @@ class Session:
         check_supported(request, self.capabilities, self.spec.name)
         group = await self._ensure()
         check_supported(request, group.capabilities, self.spec.name)
-        prepared = self._prepared[request.id] = await group.prepare(request)
+        prepared = await group.prepare(request)
+        self._prepared[request.id] = (group, prepared)
         return prepared
 
     def forget(self, request_id: str) -> None:
@@ -259,18 +288,20 @@ class Session:
 
     def admit(self) -> None:
         """Raises Overloaded if the queue is full."""
+        # All that are under way count, those too that are still loading or being prepared.
         limit = self._limit()
-        busy = self._running + len(self._waiting)
-        if self._max_queue is not None and busy >= limit + self._max_queue:
-            text = (
-                f"The queue is full: {self._running} running, {len(self._waiting)} waiting. Try again soon."
-            )
+        if self._max_queue is not None and len(self.flights) >= limit + self._max_queue:
+            waiting = max(0, len(self.flights) - limit)
+            text = f"The queue is full: {limit} at once, {waiting} waiting. Try again soon."
             raise Overloaded(text, retry_after=1)
 
     async def stream(self, request: Request, cancel: CancelToken | None = None) -> AsyncIterator[Event]:
         """Started, then what happens, then exactly one Finished. Leaving early cancels the request.
-        Raises only Overloaded (before Started); every later failure is a Finished("error")."""
+        Raises only, before Started, Overloaded, and BadRequest for the id of a request that is still in
+        flight; every later failure is a Finished("error")."""
         self.admit()
+        if request.id in self.flights:
+            raise BadRequest(f'A request with the id "{request.id}" is in flight already.', field="id")
         flight = Flight(request=request, cancel=cancel or CancelToken())
         self.flights[flight.id] = flight
         flight.put(Started(id=flight.id, model=self.model, backend=self.spec.name))
@@ -283,12 +314,12 @@ class Session:
                     return
         finally:
             # The driver goes on until every rank has left; only the reader is gone.
-            flight.cancel.cancel("the reader left")
+            if flight.finished is None:
+                flight.cancel.cancel("the reader left")
 
     async def _drive(self, flight: Flight) -> None:
-        group: RankGroup | None = None
         try:
-            finished, group = await self._serve(flight)
+            finished = await self._serve(flight)
         except ExoError as error:
             finished = Finished(id=flight.id, reason="error", error=error.to_dict())
         except Exception as error:
@@ -299,40 +330,56 @@ class Session:
             self.idle_since = time.monotonic()
         flight.put(_measured(flight, finished))
 
-    async def _serve(self, flight: Flight) -> tuple[Finished, RankGroup | None]:
-        request = flight.request
-        check_supported(request, self.capabilities, self.spec.name)
+    async def _serve(self, flight: Flight) -> Finished:
+        check_supported(flight.request, self.capabilities, self.spec.name)
         if not self.loaded:
             flight.put(Status(id=flight.id, phase="loading"))
+        ready = await self._ready(flight)
+        waited = await self._acquire(flight) if ready is not None else None
+        if ready is None or waited is None:
+            return _never_started(flight)
+        try:
+            if waited or ready[0].error is not None:
+                # What was kept has changed meanwhile, or the worker is another one.
+                ready = await self._ready(flight)
+                if ready is None:
+                    return _never_started(flight)
+            group, prepared = ready
+            return await self._follow(flight, group.submit(prepared, flight.cancel))
+        finally:
+            self._release()
+
+    async def _ready(self, flight: Flight) -> tuple[RankGroup, Prepared] | None:
+        """A worker, and what it made of the request; None = cancelled meanwhile.
+
+        A worker that was lost before it had the request is replaced: that is no error of this request.
+        """
 
         def on_loading(rank: int, done: int, total: int) -> None:
             flight.put(Status(id=flight.id, phase="loading", done=done, total=total, rank=rank))
 
-        group = await _unless_cancelled(self._ensure(on_loading), flight.cancel)
-        if group is None:
-            return _never_started(flight), None
-        flight.phase = "queued"
-        check_supported(request, group.capabilities, self.spec.name)
-        prepared = self._prepared.pop(flight.id, None)
-        if prepared is None:
-            prepared = await _unless_cancelled(group.prepare(request), flight.cancel)
-            if prepared is None:
-                return _never_started(flight), group
-        flight.total = prepared.prompt_tokens
-        waited = await self._acquire(flight)
-        if waited is None:
-            return _never_started(flight), group
-        try:
-            if waited or group.error is not None:
-                # What was kept has changed meanwhile, or the worker is another one.
-                group = await self._ensure(on_loading)
-                again = await _unless_cancelled(group.prepare(request), flight.cancel)
-                if again is None:
-                    return _never_started(flight), group
-                prepared = again
-            return await self._follow(flight, group.submit(prepared, flight.cancel)), group
-        finally:
-            self._release()
+        request = flight.request
+        again = True
+        while True:
+            group = await _unless_cancelled(self._ensure(on_loading), flight.cancel)
+            if group is None:
+                return None
+            flight.phase = "queued"
+            check_supported(request, group.capabilities, self.spec.name)
+            ready = self._prepared.pop(flight.id, None)
+            try:
+                if ready is None or ready[0] is not group:
+                    prepared = await _unless_cancelled(group.prepare(request), flight.cancel)
+                    if prepared is None:
+                        return None
+                    ready = (group, prepared)
+            except ExoError:
+                if group.error is None or not again:
+                    raise
+                again = False
+                continue
+            flight.total = ready[1].prompt_tokens
+            return ready
 
     async def _follow(self, flight: Flight, live: Live) -> Finished:
         flight.submitted = time.monotonic()
@@ -369,7 +416,8 @@ class Session:
         if turn.done() and not turn.cancelled():
             self._release()  # it was our turn in the same moment: pass it on
         else:
-            self._waiting.remove((flight, turn))
+            with contextlib.suppress(ValueError):  # a slot that became free has passed it over already
+                self._waiting.remove((flight, turn))
             self._tell_positions()
         return None
 
@@ -396,7 +444,8 @@ class Session:
             await self._group.kill()
 
     async def close(self) -> None:
-        """Cancel what runs, wait for it, end the workers."""
+        """Cancel what runs, wait for it, end the workers. Nothing starts afterwards."""
+        self._closed = True
         for flight in list(self.flights.values()):
             flight.cancel.cancel("closing")
         if self.flights:
@@ -424,7 +473,10 @@ class Session:
 
 
 async def _unless_cancelled(work: Any, cancel: CancelToken) -> Any:
-    """The result of `work`, or None as soon as the token is cancelled (the work is cancelled too)."""
+    """The result of `work`, or None as soon as the token is cancelled (the work is cancelled too).
+
+    Work that fails after the cancel was asked for is None as well: nobody wants it any more.
+    """
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     stopped = asyncio.Event()
@@ -432,14 +484,17 @@ async def _unless_cancelled(work: Any, cancel: CancelToken) -> Any:
     stop = asyncio.ensure_future(stopped.wait())
     try:
         await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
+        if task.done() and not (task.exception() and cancel.cancelled):
             return task.result()
         task.cancel()
         await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # looked at, so that asyncio does not report it
         return None
     finally:
         forget()
         stop.cancel()
+        task.cancel()
 
 
 def _never_started(flight: Flight) -> Finished:

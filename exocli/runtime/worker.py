@@ -11,6 +11,7 @@ import platform
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -74,41 +75,51 @@ def serve(lines: Iterator[dict[str, Any]], emit: Emit, gone: Callable[[], None])
     busy = threading.Event()
 
     def read() -> None:
-        for line in lines:
-            with lock:
-                if loop is None:
-                    early.append(line)
-                    continue
-            loop.receive(line)
-            busy.set()
-        cancel.cancel("the parent left")
-        gone()
+        try:
+            for line in lines:
+                with lock:
+                    if loop is None:
+                        early.append(line)
+                        continue
+                loop.receive(line)
+                busy.set()
+        except Exception:  # a line that makes no sense: without a parent to obey there is no use going on
+            traceback.print_exc()
+        try:
+            cancel.cancel("the parent left")
+        finally:
+            gone()
 
     def beat() -> None:
         # While there is nothing to do the thread sleeps on the event: an idle worker costs no CPU.
-        while busy.wait():
+        while busy.wait() and not over.is_set():
             if loop is not None and not loop.live:
                 busy.clear()
                 if not loop.live:
                     continue
                 busy.set()
             emit({"t": "beat", "step": loop.steps if loop is not None else 0})
-            pause.wait(wire.BEAT)
+            over.wait(wire.BEAT)
 
-    pause = threading.Event()
+    over = threading.Event()
     threading.Thread(target=read, name="exo-read", daemon=True).start()
     busy.set()
     threading.Thread(target=beat, name="exo-beat", daemon=True).start()
     try:
-        opened = open_loop(order, emit, cancel)
-    except Exception as error:
-        emit({"t": "failed", "error": describe_error(error)})
-        return
-    with lock:
-        loop = opened
-        for line in early:
-            loop.receive(line)
-    loop.run()
+        try:
+            opened = open_loop(order, emit, cancel)
+        except BaseException as error:  # a sys.exit() of the engine's, or its own raise_if_cancelled()
+            emit({"t": "failed", "error": describe_error(error)})
+            return
+        with lock:
+            loop = opened
+            for line in early:
+                loop.receive(line)
+        busy.set()
+        loop.run()
+    finally:
+        over.set()
+        busy.set()
 
 
 def versions() -> dict[str, str]:
@@ -121,6 +132,13 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def _end_all() -> None:
+    """End this process and what it started; its parent is not there to do it."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
 
 
 def main() -> None:
@@ -142,14 +160,21 @@ def main() -> None:
             except BrokenPipeError:
                 os._exit(0)
 
-    stdin = os.fdopen(0, "rb", buffering=1 << 16)
+    # So is our stdin: what a library reads, or a child that it starts, is empty.
+    stdin = os.fdopen(os.dup(0), "rb", buffering=1 << 16)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     emit({"t": "hello", "wire": wire.VERSION, "pid": os.getpid(), "versions": versions()})
     first = stdin.readline()
     if not first:
         os._exit(0)
     order = wire.decode(first)
     if order.get("wire") != wire.VERSION:
-        text = f"The worker speaks wire version {wire.VERSION}, its parent {order.get('wire')}: install one version of exocli everywhere."
+        text = (
+            f"The worker speaks wire version {wire.VERSION}, its parent {order.get('wire')}: "
+            "install one version of exocli everywhere."
+        )
         emit({"t": "failed", "error": EngineFailed(text).to_dict()})
         os._exit(1)
     # ssh passes no environment: what the rank needs of one comes in the first line, before any import.
@@ -163,11 +188,9 @@ def main() -> None:
     status = 1
     try:
         # End of stdin: the parent is gone, however it went. The main thread may sit in a collective.
-        serve(lines(), emit, gone=lambda: os._exit(0))
+        serve(lines(), emit, gone=_end_all)
         status = 0
-    except Exception:
-        import traceback
-
+    except BaseException:
         traceback.print_exc()
     sys.stderr.flush()
     os._exit(status)  # no destructors: a half-torn-down GPU or ring must not keep the process

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import struct
+import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from exocli import (
     BackendSpec,
@@ -32,6 +36,7 @@ from exocli import (
     WorkerSpec,
     from_generator,
 )
+from exocli.types import Phase
 
 CAPABILITIES = Capabilities(max_concurrency=4, seed=True, cancel_prefill="chunk", kv_on_cancel="kept")
 
@@ -45,13 +50,20 @@ class Options:
     ignore_cancel: bool = False
     noise: bool = False
     stall_timeout: float | None = None
+    quit_open: bool = False
+    child: bool = False
+    ring: str = ""
+    slow_rank: int | None = None
+    late_rank: int | None = None
+    missing_rank: int | None = None
 
 
 class CountingEngine(StepEngine):
     """Prefills one word a step and answers with the prompt's words, one a step.
 
     Words that do something: `die` (SIGKILL itself), `raise`, `hang` (never returns), `forever`
-    (never runs out of words), `refuse` (submit raises).
+    (never runs out of words), `refuse` (submit raises), `quit` (sys.exit), `odd` (gives something that
+    is no event), `input` (reads its stdin); `prepare-die|hang|none|odd|quit` do so in prepare.
     """
 
     def __init__(self, context: OpenContext) -> None:
@@ -59,17 +71,26 @@ class CountingEngine(StepEngine):
         self.capabilities = CAPABILITIES
         self.live: dict[str, tuple[Prepared, CancelToken, int, int]] = {}
         self.kept: dict[tuple[str, ...], int] = {}
+        self.child = subprocess.Popen(["sleep", "600"]) if context.options.child else None
+
+    def describe(self) -> dict[str, Any]:
+        return {"child": self.child.pid if self.child else None}
 
     def prepare(self, request: Request) -> Prepared:
         text = request.prompt or " ".join(str(m.content) for m in request.messages)
         words = text.split()
         if not words:
             raise BadRequest("There is nothing to count.", field="prompt")
+        if "prepare-none" in words:
+            return None  # type: ignore[return-value]
+        for word in words:
+            if word.startswith("prepare-") and word != "prepare-odd":
+                self.act(word.removeprefix("prepare-"))
         return Prepared(
             id=request.id,
             prompt_tokens=len(words),
             max_tokens=request.max_tokens or 8,
-            settings={"words": words},
+            settings={"words": words, "odd": object() if "prepare-odd" in words else None},
         )
 
     def submit(self, prepared: Prepared, cancel: CancelToken) -> None:
@@ -88,23 +109,27 @@ class CountingEngine(StepEngine):
             if cancel.cancelled and not self.context.options.ignore_cancel:
                 del self.live[request_id]
                 self.kept[tuple(words)] = processed
-                phase = "prefill" if processed < total else "decode"
+                phase: Phase = "prefill" if processed < total else "decode"
                 receipt = Receipt(phase=phase, processed=processed, total=total, kept_tokens=processed)
                 events.append(Finished(id=request_id, reason="cancelled", cancel=receipt, usage=usage))
                 continue
             if processed < total:
+                if words[processed] == "odd":
+                    events.append("odd")  # type: ignore[arg-type]
                 self.act(words[processed])
                 processed += 1
                 events.append(Progress(id=request_id, processed=processed, total=total))
             elif said < prepared.max_tokens or "forever" in words:
                 said += 1
                 events.append(Text(id=request_id, text=words[(said - 1) % total] + " "))
+            elif self.context.options.late_rank == self.context.rank:
+                continue
             else:
                 del self.live[request_id]
                 events.append(Finished(id=request_id, reason="length", usage=usage))
                 continue
             self.live[request_id] = (prepared, cancel, processed, said)
-        threading.Event().wait(0.002)
+        threading.Event().wait(0.02 if self.context.options.slow_rank == self.context.rank else 0.002)
         return events
 
     def act(self, word: str) -> None:
@@ -114,12 +139,42 @@ class CountingEngine(StepEngine):
             raise ValueError("the word was raise")
         if word == "hang":
             threading.Event().wait()
+        if word == "quit":
+            sys.exit(3)
+        if word == "input":
+            assert sys.stdin.read() == ""
         if word == "print":
             print('{"t":"step","n":1,"events":[],"left":[]}', flush=True)
             sys.stdout.flush()
 
     def close(self) -> None:
         pass
+
+
+class RingEngine(CountingEngine):
+    """Ranks that agree: a header travels from rank 0 to the next through FIFOs of the folder `ring`."""
+
+    def __init__(self, context: OpenContext) -> None:
+        super().__init__(context)
+        self.max_lead = context.size
+        folder, rank = Path(context.options.ring), context.rank
+        self._before: BinaryIO | None = None
+        self._after: BinaryIO | None = None
+        if rank > 0:
+            self._before = (folder / f"to-{rank}").open("rb", buffering=0)
+        if rank < context.size - 1:
+            self._after = (folder / f"to-{rank + 1}").open("wb", buffering=0)
+
+    def agree(self, received: int) -> int:
+        upto = received
+        if self._before is not None:
+            data = self._before.read(8)
+            if not data:
+                raise ConnectionError("the rank before is gone")
+            (upto,) = struct.unpack("q", data)
+        if self._after is not None:
+            self._after.write(struct.pack("q", upto))
+        return upto
 
 
 def open_counting(context: OpenContext) -> StepEngine:
@@ -131,15 +186,19 @@ def open_counting(context: OpenContext) -> StepEngine:
         raise ModelNotFound("There is no such thing to count.")
     if options.exit_open is not None:
         os._exit(options.exit_open)
+    if options.quit_open:
+        sys.exit(3)
     for done in range(3):
         context.progress(done + 1, 3)
     if options.hang_open:
         threading.Event().wait()
-    return CountingEngine(context)
+    return RingEngine(context) if options.ring else CountingEngine(context)
 
 
 class EchoStream(StreamEngine):
-    """Answers with the prompt's words; `forever` never ends by itself, `raise` raises."""
+    """Answers with the prompt's words. Words that do something: `forever` (never ends by itself),
+    `raise`, `quit` (sys.exit), `rude` (raises Cancelled on cancel), `odd` (gives something that is no
+    event), `silent` (ends without a Finished)."""
 
     def __init__(self) -> None:
         self.capabilities = CAPABILITIES
@@ -151,8 +210,18 @@ class EchoStream(StreamEngine):
         cancel.on_cancel(lambda: loop.call_soon_threadsafe(stopped.set))
         said = 0
         while said < len(words) or "forever" in words:
-            if words[said % len(words)] == "raise":
+            word = words[said % len(words)]
+            if word == "raise":
                 raise ValueError("the word was raise")
+            if word == "quit":
+                sys.exit(3)
+            if word == "odd":
+                yield "odd"  # type: ignore[misc]
+            if word == "silent":
+                return
+            if word == "rude":
+                await stopped.wait()
+                cancel.raise_if_cancelled()
             yield Text(id=request.id, text=words[said % len(words)] + " ")
             said += 1
             try:
@@ -185,7 +254,16 @@ def open_generator(context: OpenContext) -> StreamEngine:
 
 
 def launch(ref: object, options: Options) -> list[WorkerSpec]:
-    return [WorkerSpec(rank=rank, data={"rank": rank}) for rank in range(options.ranks)]
+    if options.ring:
+        for rank in range(1, options.ranks):
+            path = Path(options.ring) / f"to-{rank}"
+            path.unlink(missing_ok=True)
+            os.mkfifo(path)
+    missing = ("/no/such/program",)
+    return [
+        WorkerSpec(rank=rank, prefix=missing if options.missing_rank == rank else (), data={"rank": rank})
+        for rank in range(options.ranks)
+    ]
 
 
 def spec(protocol: str = "step", place: str = "worker", opener: str = "open_counting") -> BackendSpec:
