@@ -165,7 +165,8 @@ class BackendSpec:
     models:          () -> ModelSource
     launch:          (ModelRef, options) -> Sequence[WorkerSpec]; default one local worker
     doctor:          () -> Iterable[Check]: what `exo doctor` says about it; offline, a few seconds at most
-    commands:        none here; see `exo_commands`
+    baseline:        (OpenContext) -> StreamEngine: the same work bare, for `exo bench` to compare with;
+                     its requests carry options={"chunk": tokens or None}
     """
 
     name: str
@@ -180,6 +181,7 @@ class BackendSpec:
     models: str | None = None
     launch: str | None = None
     doctor: str | None = None
+    baseline: str | None = None
     capabilities: Capabilities = Capabilities()
 
 

@@ -16,7 +16,6 @@ import mlx.core as mx
 from exocli import (
     WARM_UP_CHUNK,
     CancelToken,
-    Capabilities,
     Event,
     Finished,
     OpenContext,

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from exocli import BackendSpec, Capabilities, hookimpl
 
-
 CAPABILITIES = Capabilities(
     tasks=("chat", "complete"),
     max_concurrency=8,
@@ -31,6 +30,7 @@ def exo_backends() -> Iterable[BackendSpec]:
         open_options="exo_mlx.options:Options",
         probe="exo_mlx.probe:probe",
         doctor="exo_mlx.probe:checks",
+        baseline="exo_mlx.baseline:open_bare",
         models="exo_mlx.models:source",
         capabilities=CAPABILITIES,
     )

@@ -1,0 +1,75 @@
+"""The yardstick for `exo bench`: the same model on mlx-lm's BatchGenerator with nothing around it.
+
+No events, no cancels, no text until the end; the times are taken inside the loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from exocli import (
+    CancelToken,
+    Event,
+    Finished,
+    OpenContext,
+    Request,
+    StreamEngine,
+    Timing,
+    Usage,
+    from_generator,
+)
+
+
+def open_bare(context: OpenContext) -> StreamEngine:
+    from exo_mlx import blas
+
+    blas.prepare(context.cache_dir, context.options.blas_threads)
+    import mlx.core as mx
+    from mlx_lm.generate import BatchGenerator
+
+    from exo_mlx import loader
+    from exo_mlx.plugin import CAPABILITIES
+    from exo_mlx.prefix_cache import PrefixIndex
+    from exo_mlx.preparing import Preparer
+
+    loaded = loader.load(Path(context.model), cpu_dtype=context.options.cpu_dtype)
+    preparer = Preparer(
+        tokenizer=loaded.tokenizer,
+        name=Path(context.model).name,
+        context=loaded.context,
+        end_tokens=loaded.end_tokens,
+        defaults={},
+        generation=loaded.generation_config,
+        index=PrefixIndex(0, 0),
+    )
+
+    def run(request: Request, cancel: CancelToken) -> Iterator[Event]:
+        tokens = preparer.tokenize(request)
+        generator = BatchGenerator(
+            loaded.model,
+            max_tokens=request.max_tokens or 64,
+            stop_tokens=[[token] for token in loaded.end_tokens],
+            prefill_step_size=request.options.get("chunk") or 64,
+            stream=mx.default_stream(mx.default_device()),
+        )
+        generator.insert([tokens])
+        start = time.perf_counter()
+        first = now = start
+        count = 0
+        finished = False
+        while not finished:
+            _, answers = generator.next()
+            for answer in answers:
+                now = time.perf_counter()
+                first = now if count == 0 else first
+                count += 1
+                finished = answer.finish_reason is not None
+        generator.close()
+        decode = (count - 1) / (now - first) if count > 1 else 0.0
+        usage = Usage(prompt_tokens=len(tokens), completion_tokens=count)
+        timing = Timing(ttft_s=first - start, decode_tps=decode, total_s=now - start)
+        yield Finished(id=request.id, reason="stop", usage=usage, timing=timing)
+
+    return from_generator(run, CAPABILITIES)
