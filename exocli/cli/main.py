@@ -17,11 +17,14 @@ from typing import Any
 import click
 
 from exocli.cli import plugin_commands, signals
-from exocli.cli.params import option
+from exocli.cli.params import F, option
 from exocli.cli.render import Globals
 from exocli.errors import ExoError
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "chat": ("exocli.cli.chat:chat", "Talk with a model."),
+    "run": ("exocli.cli.run:run", "Answer one PROMPT."),
+    "bench": ("exocli.cli.bench:bench", "Measure a backend with a model."),
     "models": ("exocli.cli.models:models", "List, fetch, look at and remove models."),
     "backends": ("exocli.cli.backends:backends", "What can run models here, and whether it works."),
     "plugins": ("exocli.cli.plugins_cmd:plugins", "List, check, write and test plugins."),
@@ -126,6 +129,12 @@ _OUTPUT_FLAGS = (
 )
 
 
+def _output_flags(command: F) -> F:
+    for add in reversed(_OUTPUT_FLAGS):
+        command = add(command)
+    return command
+
+
 def _with_output_flags(command: click.Command) -> click.Command:
     """`exo run -v` is `exo -v run`; a command that has such a flag of its own keeps it."""
     taken = {text for param in command.params for text in (*param.opts, *param.secondary_opts)}
@@ -136,6 +145,8 @@ def _with_output_flags(command: click.Command) -> click.Command:
         if isinstance(param, click.Option) and not taken & {*param.opts}:
             param.hidden = True
             command.params.append(param)
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        _with_output_flags(below)
     return command
 
 
@@ -148,6 +159,7 @@ def build() -> click.Group:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
         epilog="Every flag has a variable in the environment: --max-tokens is EXO_MAX_TOKENS.",
     )
+    @_output_flags
     @option(
         "--no-plugins",
         is_flag=True,
@@ -170,8 +182,6 @@ def build() -> click.Group:
         if ctx.invoked_subcommand is None:
             click.echo(WHAT_NEXT)
 
-    for add in reversed(_OUTPUT_FLAGS):
-        add(exo)
     return exo
 
 
@@ -206,7 +216,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             import traceback
 
             traceback.print_exc()
-        return _report(error, settings)
+        code = _report(error, settings)
+        signals.give_up_output()
+        return code
 
 
 def _run(args: list[str], settings: Globals) -> int:
