@@ -44,6 +44,10 @@ def looks_like_model(path: Path) -> bool:
     return (path / "config.json").is_file() and next(path.glob("model*.safetensors"), None) is not None
 
 
+def has_tokenizer(path: Path) -> bool:
+    return any((path / name).is_file() for name in _TOKENIZERS)
+
+
 def context_of(config: Mapping[str, Any]) -> int | None:
     """The context length in a config.json, also of the text part of a multimodal one."""
     for part in (config, config.get("text_config")):
@@ -67,7 +71,7 @@ def inspect(path: Path) -> ModelFolder:
         raise ModelBroken(f"{path} has no config.json: it is not a model folder.")
     if not isinstance(config.get("model_type"), str):
         raise ModelBroken(f"{path / 'config.json'} names no model_type: it is not a model's config.")
-    if not any((path / name).is_file() for name in _TOKENIZERS):
+    if not has_tokenizer(path):
         raise ModelBroken(f"{path} has no tokenizer (tokenizer.json): fetch the whole model.")
     weights = _weight_files(path)
     for file in weights:

