@@ -19,8 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from exocli import CancelToken, Unavailable
-from exocli.backend import ProgressFn
+from exocli import CancelToken, ProgressFn, Unavailable
 
 _BLOCK = 256 * 1024
 _SILENCE_S = 30.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exocli.errors import ModelBroken, ModelNotFound
+from exocli import ModelBroken, ModelNotFound
 
 _MAX_HEADER = 100 * 1024**2
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json", "vocab.txt")

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from exocli.backend import ProgressFn
-from exocli.cancel import CancelToken
-from exocli.errors import ModelBroken
+from exocli import CancelToken, ModelBroken, ProgressFn
 
 from exo_mlx import quants, tokenizer_gguf
 from exo_mlx.gguf_file import GGUFFile, Tensor

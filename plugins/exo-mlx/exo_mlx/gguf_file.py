@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from exocli.errors import ModelBroken, ModelNotFound
+from exocli import ModelBroken, ModelNotFound
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from exocli import CancelToken, ModelBroken, ModelInfo, ModelNotFound, Unavailable, offline
-from exocli.backend import ProgressFn
+from exocli import CancelToken, ModelBroken, ModelInfo, ModelNotFound, ProgressFn, Unavailable, offline
 
 from exo_mlx import folder
 

@@ -14,9 +14,7 @@ from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
-from exocli.backend import ProgressFn
-from exocli.cancel import CancelToken
-from exocli.errors import ModelBroken
+from exocli import CancelToken, ModelBroken, ProgressFn
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model, load_tokenizer

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from exocli.errors import OutOfMemory
+from exocli import OutOfMemory
 
 _OVERHEAD = 320 * 1024**2
 """Python, the libraries, the tokenizer and the activations of one chunk."""

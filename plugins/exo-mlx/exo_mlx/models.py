@@ -20,13 +20,14 @@ from exocli import (
     ModelInfo,
     ModelNotFound,
     ModelRef,
+    ModelSource,
+    ProgressFn,
     Unavailable,
     UsageError,
     cache_dir,
     models_dir,
     offline,
 )
-from exocli.backend import ModelSource, ProgressFn
 
 from exo_mlx import fetching, folder, hub, wheel
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from exocli.errors import ModelBroken
+from exocli import ModelBroken
 
 _CONTROL, _USER_DEFINED = 3, 4
 _END_NAMES = frozenset(

@@ -16,8 +16,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from exocli import CancelToken, ModelBroken, Unavailable
-from exocli.backend import ProgressFn
+from exocli import CancelToken, ModelBroken, ProgressFn, Unavailable
 
 from exo_mlx import fetching
 
