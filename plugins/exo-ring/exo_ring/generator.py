@@ -1,0 +1,43 @@
+"""mlx-lm's BatchGenerator on several ranks: after each step the sampled tokens are shared.
+
+Knows the generator and how ranks exchange numbers; knows no requests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.generate import BatchGenerator
+
+from exo_ring.agreement import Agreement, Carrier
+
+
+def quiet_sampler(logits: mx.array) -> mx.array:
+    """For the ranks that do not sample: the right number of tokens, replaced before anyone reads them."""
+    return mx.zeros(logits.shape[:1], dtype=mx.uint32)
+
+
+class RingGenerator(BatchGenerator):  # type: ignore[misc]
+    """`carrier` and `agreement` belong to this rank. Every rank makes the same calls in the same order.
+
+    BatchGenerator computes one token ahead: when `next` returns, the tokens that the next call will
+    report are already sampled, on one rank. One message for the whole batch makes them everybody's,
+    whatever samplers the sequences have; nobody waits for it here.
+    """
+
+    def __init__(self, model: Any, *, carrier: Carrier, agreement: Agreement, **settings: Any) -> None:
+        super().__init__(model, **settings)
+        self._carrier = carrier
+        self._agreement = agreement
+
+    def next(self) -> tuple[list[Any], list[Any]]:
+        prompts, generated = super().next()
+        batch = self._generation_batch
+        if len(batch):
+            with mx.stream(self.stream):
+                batch._next_tokens = self._carrier.share_tokens(batch._next_tokens)
+        self._agreement.record(
+            [*((p.uid, *p.progress) for p in prompts), *((g.uid, g.token) for g in generated)]
+        )
+        return prompts, generated

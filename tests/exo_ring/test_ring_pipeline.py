@@ -1,0 +1,59 @@
+"""Every architecture on several ranks gives what one rank gives, bit for bit, at every kind of split,
+while requests come, are cut off, resume and leave."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ranks
+from exocli import Unsupported
+
+from exo_ring.pipeline import ARCHITECTURES, check_architecture
+
+# gemma3's pattern here is 3 layers long, llama-sliding's 2: both are cut across it as well.
+TWO = [
+    ["llama", [1, 3]],
+    ["llama-untied", [3, 1]],
+    ["llama-sliding", [1, 3]],
+    ["mistral", [2, 2]],
+    ["qwen2", [1, 3]],
+    ["qwen3", [3, 1]],
+    ["qwen3_moe", [1, 3]],
+    ["mixtral", [3, 1]],
+    ["gemma3_text", [3, 3]],
+    ["gemma3_text", [2, 4]],
+    ["gemma3", [5, 1]],
+]
+THREE = [["llama", [2, 1, 1]], ["gemma3_text", [1, 4, 1]]]
+
+
+def outcome(cases: list[Any], size: int, folder: Path) -> list[dict[str, Any]]:
+    answers = ranks.run("peer_pipeline.py", size, folder, json.dumps(cases))
+    assert [status for status, _, _ in answers] == [0] * size, answers
+    return [json.loads(line) for line in answers[-1][1].splitlines()]
+
+
+@pytest.mark.parametrize("cases", [TWO, THREE], ids=["2 ranks", "3 ranks"])
+def test_as_on_one_rank(cases: list[Any], tmp_path: Path) -> None:
+    found = outcome(cases, len(cases[0][1]), tmp_path)
+    assert [f["case"] for f in found] == cases
+    for case in found:
+        assert case["same"], case
+        assert case["off"] == 0.0, case
+        assert case["lengths"] == [12, 12, 12, 12]
+        assert case["distinct"] > 3, "the random model says too little to prove anything"
+
+
+def test_every_architecture_is_tried() -> None:
+    from models import CONFIGS
+
+    assert {CONFIGS[name]["model_type"] for name, _ in TWO} == set(ARCHITECTURES)
+
+
+def test_others_are_refused_by_name() -> None:
+    with pytest.raises(Unsupported, match='type "mamba2" by layers; it can split gemma3, '):
+        check_architecture({"model_type": "mamba2"})
+    check_architecture({"model_type": "llama"})
