@@ -1,0 +1,179 @@
+"""Where the user's messages come from: prompt_toolkit on a terminal, plain lines everywhere else.
+
+Knows nothing of models. Ctrl-C while a message is being typed is `interrupt`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+PROMPT = "> "
+
+
+class EmptyInterrupt(Exception):
+    """Ctrl-C with nothing typed."""
+
+
+class Editor(Protocol):
+    async def read(self, default: str = "") -> str:
+        """The next message, with "\\n" as its only line end. `default` is put where it can be edited, if
+        there is such a place. Raises EOFError at the end of input, EmptyInterrupt for Ctrl-C on nothing."""
+
+    def interrupt(self) -> None:
+        """Ctrl-C while `read` waits: clear what was typed, or raise EmptyInterrupt in it."""
+
+    def close(self) -> None:
+        """End a waiting `read` with EOFError."""
+
+
+def clean(text: str) -> str:
+    """Line ends of every system to "\\n"; bytes that were no text to a mark for that."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").replace("\0", "")
+
+
+class TerminalEditor:
+    """Emacs keys, history, Tab for commands. Enter sends, Alt-Enter begins a new line, a paste is one
+    message however many lines it has."""
+
+    def __init__(
+        self, stdout: TextIO, history: Path | None, commands: Iterable[str], ignore: Callable[[], bool]
+    ) -> None:
+        """`history` None keeps it in memory. While `ignore()` Ctrl-C does nothing."""
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.completion import WordCompleter
+        from prompt_toolkit.history import InMemoryHistory
+        from prompt_toolkit.output.vt100 import Vt100_Output
+
+        from exocli.chat.history import LineHistory
+
+        # No cursor position requests: an answer that comes late lands in the next message.
+        output = Vt100_Output.from_pty(stdout, term=os.environ.get("TERM"))
+        output.enable_cpr = False
+        words = WordCompleter(list(commands), sentence=True)
+        self._ignore = ignore
+        self._session: PromptSession[str] = PromptSession(
+            PROMPT,
+            multiline=True,
+            prompt_continuation=lambda width, number, wrapped: "" if wrapped else ". ",
+            completer=words,
+            complete_while_typing=False,
+            history=LineHistory(history) if history is not None else InMemoryHistory(),
+            enable_suspend=True,
+            key_bindings=self._keys(),
+            output=output,
+        )
+
+    def _keys(self) -> KeyBindings:
+        from prompt_toolkit.key_binding import KeyBindings
+
+        keys = KeyBindings()
+
+        @keys.add("enter")
+        def _(event: KeyPressEvent) -> None:
+            event.current_buffer.validate_and_handle()
+
+        @keys.add("escape", "enter")
+        def _(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
+        @keys.add("c-c")
+        @keys.add("<sigint>")
+        def _(event: KeyPressEvent) -> None:
+            self.interrupt()
+
+        return keys
+
+    async def read(self, default: str = "") -> str:
+        return clean(await self._session.prompt_async(default=default, handle_sigint=False))
+
+    def interrupt(self) -> None:
+        app = self._session.app
+        if self._ignore() or not app.is_running or app.is_done:
+            return
+        buffer = self._session.default_buffer
+        if buffer.text:
+            buffer.reset()
+        else:
+            app.exit(exception=EmptyInterrupt(), style="class:aborting")
+
+    def close(self) -> None:
+        app = self._session.app
+        if app.is_running and not app.is_done:
+            app.exit(exception=EOFError(), style="class:exiting")
+
+
+class LineEditor:
+    """A line is a message. The reading thread reads only while someone waits for it, and is never waited
+    for: a read from a terminal or a pipe cannot be called off."""
+
+    def __init__(self, fd: int, prompt: TextIO | None) -> None:
+        """`prompt`: where to write one, for a person who types; None where nobody does."""
+        self._fd = fd
+        self._prompt = prompt
+        self._lines: list[str] = []
+        self._rest = b""
+        self._ended = False
+        self._wanted = threading.Semaphore(0)
+        self._reading = False
+        self._waiting: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._read, name="exo-stdin", daemon=True).start()
+
+    async def read(self, default: str = "") -> str:
+        if self._prompt is not None:
+            self._prompt.write(PROMPT)
+            self._prompt.flush()
+        while not self._lines:
+            if self._ended:
+                raise EOFError
+            self._waiting = self._loop.create_future()
+            if not self._reading:
+                self._reading = True
+                self._wanted.release()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        return clean(self._lines.pop(0))
+
+    def interrupt(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            if self._prompt is not None:
+                self._prompt.write("\n")
+            self._waiting.set_exception(EmptyInterrupt())
+
+    def close(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(EOFError())
+
+    def _read(self) -> None:
+        while True:
+            self._wanted.acquire()
+            try:
+                data = os.read(self._fd, 1 << 16)
+            except OSError:
+                data = b""
+            try:
+                self._loop.call_soon_threadsafe(self._take, data)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                return
+
+    def _take(self, data: bytes) -> None:
+        self._reading = False
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if not data:
+            self._ended = True
+            whole, self._rest = [self._rest] if self._rest else [], b""
+        self._lines += [line.decode("utf-8", "surrogateescape").removesuffix("\r") for line in whole]
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
