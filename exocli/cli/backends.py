@@ -19,9 +19,9 @@ from exocli.cli.render import Globals, pass_globals
 @json_option
 @pass_globals
 def backends(settings: Globals, as_json: bool) -> None:
-    """List the backends: name, state, capabilities, and the distribution each comes from.
+    """What can run models here, and whether it works.
 
-    With -v also the options that -o takes.
+    With -v also what each can do, and the options that -o takes.
     """
     warn_of_problems(settings)
     rows = [_row(name, one) for name, one in plugins.manager().backends.items()]

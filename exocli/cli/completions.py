@@ -15,6 +15,8 @@ from importlib import resources
 import click
 from click.shell_completion import ShellComplete, split_arg_string
 
+from exocli.cli.render import Globals
+
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -46,7 +48,8 @@ def answer(group: click.Group, args: Sequence[str]) -> int:
     words = _words_of(args[0] if args else "") if line else list(args)
     before, incomplete = words[:-1], words[-1] if words else ""
     try:
-        items = ShellComplete(group, {}, "exo", "_EXO_COMPLETE").get_completions(before, incomplete)
+        silent = {"obj": Globals(quiet=True)}
+        items = ShellComplete(group, silent, "exo", "_EXO_COMPLETE").get_completions(before, incomplete)
     except Exception:  # a broken config or plugin must not write into the line being edited
         return 1
     for item in items:

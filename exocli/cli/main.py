@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from exocli.cli import plugin_commands, signals
 from exocli.cli.params import F, option
@@ -25,6 +26,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("exocli.cli.chat:chat", "Talk with a model."),
     "run": ("exocli.cli.run:run", "Answer one PROMPT."),
     "bench": ("exocli.cli.bench:bench", "Measure a backend with a model."),
+    "serve": ("exocli.cli.serve:serve", "Serve models over HTTP: the OpenAI, Anthropic and Ollama APIs."),
+    "ps": ("exocli.cli.ps:ps", "Show what a running server has loaded and what it works on."),
+    "cancel": ("exocli.cli.cancel:cancel", "Cancel a request of a running server."),
+    "stop": ("exocli.cli.stop:stop", "Unload a model of a running server."),
     "models": ("exocli.cli.models:models", "List, fetch, look at and remove models."),
     "backends": ("exocli.cli.backends:backends", "What can run models here, and whether it works."),
     "plugins": ("exocli.cli.plugins_cmd:plugins", "List, check, write and test plugins."),
@@ -69,6 +74,12 @@ class _Lazy(click.Group):
             guess = f' (did you mean "{close[0]}"?)' if close else ""
             raise click.UsageError(f'There is no command "{name}"{guess}.', ctx)
         return name, command, args[1:]
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        offered = plugin_commands.find(ctx.ensure_object(Globals))
+        lines = {name: one.help for name, one in offered.items()} | {n: t for n, (_, t) in COMMANDS.items()}
+        found = [CompletionItem(n, help=t) for n, t in lines.items() if n.startswith(incomplete)]
+        return found + super(click.Group, self).shell_complete(ctx, incomplete)  # its flags
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         offered = plugin_commands.find(ctx.ensure_object(Globals))
