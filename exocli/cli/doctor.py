@@ -55,7 +55,11 @@ def _areas() -> Iterator[tuple[str, Callable[[], Iterator[Check]]]]:
     yield "this machine", _machine
     yield "folders", _folders
     yield "plugins", _plugins
-    for name, one in plugins.manager().backends.items():
+    try:
+        backends = plugins.manager().backends
+    except ExoError:  # a broken config: `_plugins` has said so
+        return
+    for name, one in backends.items():
         yield f"backend {name}", partial(_backend, one.spec)
 
 
