@@ -12,7 +12,7 @@ from typing import Any
 
 from exocli import OutOfMemory
 
-_OVERHEAD = 320 * 1024**2
+OVERHEAD = 320 * 1024**2
 """Python, the libraries, the tokenizer and the activations of one chunk."""
 
 
@@ -101,7 +101,7 @@ def _stat(path: Path, name: str) -> int:
 
 def fits(weights: int, free: int | None) -> bool:
     """Do `weights` bytes and what comes with every model fit into `free` bytes? Unknown counts as yes."""
-    return free is None or weights + _OVERHEAD <= free
+    return free is None or weights + OVERHEAD <= free
 
 
 def check(weights: int, free: int | None, name: str) -> None:
@@ -109,9 +109,9 @@ def check(weights: int, free: int | None, name: str) -> None:
     if not fits(weights, free):
         assert free is not None
         raise OutOfMemory(
-            f"The model {name} needs {human(weights + _OVERHEAD)} of memory and {human(max(free, 0))} are "
+            f"The model {name} needs {human(weights + OVERHEAD)} of memory and {human(max(free, 0))} are "
             "free: choose a smaller one, end other programs, or load it all the same with --force.",
-            needed=weights + _OVERHEAD,
+            needed=weights + OVERHEAD,
             available=max(free, 0),
         )
 
