@@ -11,17 +11,35 @@ import platform
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from exocli.backend import OpenContext, StepEngine, StreamEngine, load_object
+from exocli.backend import OpenContext, ProgressFn, StepEngine, StreamEngine, load_object
 from exocli.cancel import CancelToken
 from exocli.errors import EngineFailed
 from exocli.runtime import wire
 from exocli.runtime.loop import Emit, Loop, StepLoop, StreamLoop, describe_error
 from exocli.types import to_json
+
+
+LOADING_EVERY = 0.1
+"""Seconds between two `loading` lines: an engine may report each of a thousand arrays."""
+
+
+def _throttled(emit: Emit) -> ProgressFn:
+    last = 0.0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= LOADING_EVERY or done >= total:
+            last = now
+            emit({"t": "loading", "done": done, "total": total})
+
+    return progress
 
 
 def open_loop(order: dict[str, Any], emit: Emit, cancel: CancelToken) -> Loop:
@@ -38,7 +56,7 @@ def open_loop(order: dict[str, Any], emit: Emit, cancel: CancelToken) -> Loop:
         defaults=order.get("defaults") or {},
         data=order.get("data") or {},
         log=lambda text: print(text, file=sys.stderr, flush=True),
-        progress=lambda done, total: emit({"t": "loading", "done": done, "total": total}),
+        progress=_throttled(emit),
         ask=lambda command: emit({"t": "ask", "command": dict(command)}),
         cancel=cancel,
     )

@@ -1,0 +1,30 @@
+"""What every test may use: the real default model, fetched once for all runs of this checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CACHE = Path(__file__).parent / ".cache" / "exo"
+
+
+@pytest.fixture(scope="session")
+def smollm2_home() -> Path:
+    """An EXO_HOME that holds the default model, pulled as a user would pull it."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("EXO_")}
+    command = [sys.executable, "-m", "exocli", "models", "pull", "smollm2"]
+    done = subprocess.run(
+        command, env={**env, "EXO_HOME": str(CACHE)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return CACHE
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_home: Path) -> Path:
+    """The default model's folder."""
+    return smollm2_home / "models" / "smollm2"

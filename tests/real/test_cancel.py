@@ -1,0 +1,180 @@
+"""Cancel keeps the work: resume, equality with the uncancelled run, survivors untouched."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from exocli import CancelToken, Event, Message, Progress, Request, Text
+from exocli.runtime.session import Session
+
+from tests.real.asking import DOCUMENT, answer, ask
+
+CAPITAL = "What is the capital of France?"
+
+
+def after(tokens: int) -> object:
+    def at(event: Event) -> bool:
+        return isinstance(event, Progress) and event.processed >= tokens
+
+    return at
+
+
+async def test_cancel_in_prefill_and_resume_equals_the_uncancelled_run(session: Session) -> None:
+    """B18: cancelled at 60 %, sent again: it goes on from there and says the same."""
+    request = ask("First. " + DOCUMENT + " What is this list about?")
+    got = await answer(session, request, at=after(500))  # type: ignore[arg-type]
+    receipt = got.finished.cancel
+    assert got.finished.reason == "cancelled"
+    assert receipt is not None
+    assert receipt.phase == "prefill"
+    assert 500 <= receipt.processed < receipt.total
+    assert receipt.kept_tokens == receipt.processed
+    assert receipt.latency_ms > 0
+    assert (receipt.ranks, receipt.confirmed, receipt.killed) == (1, True, False)
+    again = await answer(session, replace(request, id="again"))
+    assert again.cached >= receipt.kept_tokens
+    assert again.progress[0].processed == again.cached
+    # A differing head keeps the fresh run from using the cache; the rest of the prompt is the same.
+    await session.kill()
+    fresh = await answer(session, replace(request, id="fresh"))
+    assert fresh.cached == 0
+    assert fresh.text == again.text
+
+
+async def test_cancel_twice_in_one_prefill_goes_on_each_time(session: Session) -> None:
+    request = ask("Second. " + DOCUMENT + " Name one value.")
+    kept = 0
+    for number, tokens in enumerate((200, 500)):
+        got = await answer(session, replace(request, id=f"twice{number}"), at=after(tokens))  # type: ignore[arg-type]
+        assert got.finished.cancel is not None
+        assert got.cached >= kept
+        kept = got.finished.cancel.kept_tokens or 0
+        assert kept >= tokens
+
+
+async def test_cancel_in_decode_stops_within_a_token_and_keeps_the_text(session: Session) -> None:
+    """B16: what follows equals a fresh process on the same transcript."""
+    pieces: list[str] = []
+
+    def third(event: Event) -> bool:
+        if isinstance(event, Text):
+            pieces.append(event.text)
+        return len(pieces) >= 3
+
+    got = await answer(session, ask("Write a long story about a dog.", max_tokens=200), at=third)
+    receipt = got.finished.cancel
+    assert receipt is not None
+    assert receipt.phase == "decode"
+    assert got.finished.usage.completion_tokens <= 6
+    assert got.text == "".join(got.pieces)
+    follow = ask("Write a long story about a dog.", got.text, CAPITAL)
+    warm = await answer(session, follow)
+    assert warm.cached > 0
+    await session.kill()
+    cold = await answer(session, replace(follow, id="cold"))
+    assert cold.cached == 0
+    assert warm.text == cold.text
+
+
+async def test_a_survivor_is_not_touched_by_a_cancel_beside_it(session: Session) -> None:
+    survivor = ask("Count from one to twenty in words.", max_tokens=30)
+    alone = await answer(session, survivor)
+    cancel = CancelToken()
+
+    def fifth(event: Event) -> bool:
+        if isinstance(event, Text):
+            cancel.cancel()
+        return False
+
+    beside = answer(session, ask("Third. " + DOCUMENT), cancel=cancel)
+    got, other = await asyncio.gather(answer(session, replace(survivor, id="survivor"), at=fifth), beside)
+    assert other.finished.reason == "cancelled"
+    assert got.text == alone.text
+
+
+async def one_cancel(session: Session, number: int, dice: random.Random) -> None:
+    cancel = CancelToken()
+    timer = asyncio.get_running_loop().call_later(dice.uniform(0, 0.6), cancel.cancel)
+    request = ask(f"{number}. {DOCUMENT[: dice.randrange(20, 600)]} Go on.", max_tokens=12)
+    got = await answer(session, request, cancel=cancel)
+    timer.cancel()
+    assert got.finished.reason in ("cancelled", "length", "stop")
+    if got.finished.cancel is not None:
+        assert not got.finished.cancel.killed
+
+
+def rss_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no VmRSS")
+
+
+@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.soak)])
+async def test_random_cancels_leave_one_worker_alive_and_its_memory_flat(
+    session: Session, count: int
+) -> None:
+    dice = random.Random(count)
+    await answer(session, ask(CAPITAL))
+    (pid,) = session.pids
+    for number in range(min(10, count)):
+        await one_cancel(session, number, dice)
+    before = rss_mb(pid)
+    for number in range(count - 10):
+        await one_cancel(session, number + 10, dice)
+    assert session.pids == [pid]
+    assert not session.flights
+    assert rss_mb(pid) < before * 1.10
+    assert "Paris" in (await answer(session, ask(CAPITAL, id="last"))).text
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode", "idle"])
+async def test_a_killed_worker_is_told_and_the_next_prompt_works(session: Session, phase: str) -> None:
+    await session.load()
+    (pid,) = session.pids
+
+    def kill_now(event: Event) -> bool:
+        if isinstance(event, Progress if phase == "prefill" else Text):
+            os.kill(pid, signal.SIGKILL)
+        return False
+
+    if phase == "idle":
+        os.kill(pid, signal.SIGKILL)
+    else:
+        got = await answer(
+            session, ask(f"{phase}: {DOCUMENT if phase == 'prefill' else CAPITAL}"), at=kill_now
+        )
+        assert got.finished.reason == "error"
+        assert got.finished.error is not None
+        assert got.finished.error["code"] == "worker_died"
+        assert "SIGKILL" in got.finished.error["message"]
+    assert "Paris" in (await answer(session, ask(CAPITAL))).text
+    assert session.pids != [pid]
+
+
+async def test_cancel_of_a_queued_request_never_reaches_the_engine(session: Session) -> None:
+    """B07"""
+    running = [CancelToken() for _ in range(session.capabilities.max_concurrency)]
+    tasks = [
+        asyncio.ensure_future(answer(session, ask(f"{i}: {DOCUMENT}"), cancel=cancel))
+        for i, cancel in enumerate(running)
+    ]
+    queued = CancelToken()
+    request = Request(messages=(Message(role="user", content=DOCUMENT),), id="queued")
+    waiting = asyncio.ensure_future(answer(session, request, cancel=queued))
+    while session.queued == 0:
+        await asyncio.sleep(0)
+    queued.cancel()
+    got = await waiting
+    for cancel in running:
+        cancel.cancel()
+    await asyncio.gather(*tasks)
+    assert got.finished.cancel is not None
+    assert got.finished.cancel.phase == "queued"
+    assert got.progress == []
