@@ -99,7 +99,7 @@ class MlxEngine(StepEngine):
         self._events: list[Event] = []
         self._chunk = options.chunk or WARM_UP_CHUNK
         self._prefilled = self._decoded = 0
-        self._generator = BatchGenerator(
+        self._generator = self.make_generator(
             loaded.model,
             completion_batch_size=CAPABILITIES.max_concurrency,
             prefill_batch_size=PREFILLS,
@@ -115,6 +115,14 @@ class MlxEngine(StepEngine):
             progress=context.progress,
             force=context.options.force,
         )
+
+    def make_generator(self, model: Any, **settings: Any) -> BatchGenerator:
+        """What runs the batch; a ring's shares the tokens among the ranks."""
+        return BatchGenerator(model, **settings)
+
+    def can_trim(self, caches: list[Any]) -> bool:
+        """May these KV caches be cut back to fewer tokens? A fact of the whole model, on every rank."""
+        return trimmable(caches)
 
     def describe(self) -> Mapping[str, Any]:
         loaded = self._loaded
@@ -268,7 +276,7 @@ class MlxEngine(StepEngine):
             self._kept.put(live.id, caches)
         if self._rank != 0:
             return len(tokens)
-        kept, gone = self._index.add(live.id, tokens, trimmable(caches))
+        kept, gone = self._index.add(live.id, tokens, self.can_trim(caches))
         if gone:
             self._context.ask({"evict": gone})
         return len(tokens) if kept else 0

@@ -7,7 +7,7 @@ Knows mlx-lm; knows no requests and no names (models.py finds the folder).
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -53,18 +53,23 @@ def load(
     progress: ProgressFn = lambda done, total: None,
     force: bool = False,
     limit: int | None = None,
+    cut: Callable[[Any, Mapping[str, Any]], Any] | None = None,
 ) -> Loaded:
     """Load the folder (or GGUF file) `path`; `progress` counts bytes in memory.
 
     On the CPU device "auto" makes the weights float32 if they fit then (only float32 reaches the BLAS),
     "float32" does so in any case, "keep" never. `limit` is the memory that may be used, default what
-    is free. Raises ModelNotFound, ModelBroken, and OutOfMemory unless `force`.
+    is free. `cut(model, config)` gives the part of the model that is wanted, while its weights are still
+    on disk: only those of the part are read. Raises ModelNotFound, ModelBroken, and OutOfMemory unless
+    `force`.
     """
     if path.suffix == ".gguf" and path.is_file():
         path = models.gguf_folder(path, progress, CancelToken())
     found = folder.inspect(path)
     generation = folder.read_json(path / "generation_config.json") or {}
     model, config = _open_model(found)
+    if cut is not None:
+        model = cut(model, config)
     free = memory.available() if limit is None else limit
     notes: list[str] = []
     to_float32 = mx.default_device() == mx.cpu and cpu_dtype != "keep"

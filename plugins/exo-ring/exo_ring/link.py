@@ -16,19 +16,18 @@ Array = Any
 
 
 class Link:
-    """One rank's place in the pipeline. `wire` is the dtype on the wire (fixed by the plan, the same on
-    every rank), `dtype` the one this rank computes in. All calls from the engine's thread, under the
-    stream of the generation."""
+    """One rank's place in the pipeline. `wire` is the dtype of hidden states on the wire: fixed by the plan,
+    the same on every rank. All calls from the engine's thread, under the stream of the generation."""
 
-    def __init__(self, group: Any, *, wire: Any, dtype: Any) -> None:
+    def __init__(self, group: Any, *, wire: Any) -> None:
         self.rank, self.size = group.rank(), group.size()
-        self._group, self._wire, self._dtype = group, wire, dtype
+        self._group, self._wire = group, wire
 
     def send(self, hidden: Array) -> None:
         self._put(hidden.astype(self._wire), self.rank + 1)
 
     def receive(self, shape: tuple[int, ...]) -> Array:
-        return self._take(shape, self._wire, self.rank - 1).astype(self._dtype)
+        return self._take(shape, self._wire, self.rank - 1)
 
     def pass_numbers(self, numbers: Sequence[int] | None, count: int) -> list[int]:
         """The first rank's `numbers` (count of them, 64 bits), on every rank. They go the way that the

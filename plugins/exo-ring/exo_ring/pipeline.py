@@ -28,7 +28,7 @@ class Neighbours(Protocol):
         """To the next stage, in the wire's dtype."""
 
     def receive(self, shape: tuple[int, ...]) -> Array:
-        """From the stage before, in this rank's own dtype."""
+        """From the stage before, in the wire's dtype."""
 
 
 def _full_attention(model: Model) -> list[int | None]:
@@ -108,7 +108,10 @@ class Stage(nn.Module):  # type: ignore[misc]
         # gemma3 rounds its factor to bf16 first, whatever it computes in.
         scale = mx.array(model.args.hidden_size**0.5, mx.bfloat16) if windows is _gemma3 else None
         width = model.args.hidden_size
-        self._slice = _Slice(tuple(windows(model)[start:stop]), tuple(caches), width, scale)
+        every = windows(model)
+        self.narrowest = min((window for window in every if window is not None), default=None)
+        """The smallest sliding window of the whole model."""
+        self._slice = _Slice(tuple(every[start:stop]), tuple(caches), width, scale)
         self._wire = wire
         self.eval()
 
@@ -119,7 +122,7 @@ class Stage(nn.Module):  # type: ignore[misc]
     def __call__(self, inputs: Array, cache: Sequence[Any] | None = None) -> Array:
         """`inputs`: token ids (batch, length) → logits (batch, length, vocabulary), or of width 1."""
         batch, length = inputs.shape
-        h = self._embed(inputs) if self.is_first else self._wire.receive((batch, length, self._slice.width))
+        h = self._embed(inputs) if self.is_first else self._receive((batch, length, self._slice.width))
         caches = cache if cache is not None else [None] * len(self.layers)
         masks: dict[int | None, Any] = {}
         for layer, window, c in zip(self.layers, self._slice.windows, caches, strict=True):
@@ -135,3 +138,7 @@ class Stage(nn.Module):  # type: ignore[misc]
     def _embed(self, ids: Array) -> Array:
         h = self.embed_tokens(ids)
         return h if self._slice.scale is None else h * self._slice.scale.astype(h.dtype)
+
+    def _receive(self, shape: tuple[int, ...]) -> Array:
+        # A rank may compute in another dtype than the wire's: what it multiplies by decides.
+        return self._wire.receive(shape).astype(self.layers[0].input_layernorm.weight.dtype)

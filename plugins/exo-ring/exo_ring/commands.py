@@ -1,0 +1,1 @@
+"""`exo ring check` and `exo ring plan`."""
