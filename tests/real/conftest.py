@@ -16,7 +16,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.real)
-            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+            if pytest_asyncio.is_async_test(item):
+                item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
