@@ -1,0 +1,70 @@
+"""From the names on the command line and in the config to what the hub serves. No HTTP, no loading."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from exocli import names
+from exocli.cli import context, pulling
+from exocli.cli.render import Globals
+from exocli.errors import ExoError
+from exocli.runtime.session import Session
+from exocli.server.hub import Opener, Served
+from exocli.types import to_json
+
+
+def served(
+    models: tuple[str, ...], backend: str | None, pairs: tuple[str, ...], settings: Globals, pull: bool
+) -> list[Served]:
+    """The models of `-m` (or the default one), which must be here or be pulled now, then the config's
+    `[models]`, which are looked for at first use. Raises what `exo run` would raise."""
+    found: dict[str, Served] = {}
+    for name in models or (None,):
+        choice = context.choose(name, backend, pairs)
+        path = pulling.ensure(choice, settings, yes=pull)
+        shown = public_name(choice.model)
+        found[shown] = _served(shown, choice, partial(_session, choice, path, settings))
+    for one in _configured(settings):
+        found.setdefault(one.name, one)
+    return list(found.values())
+
+
+def public_name(name: str) -> str:
+    """A path is shown by its last part: clients neither see nor give paths."""
+    return Path(name).expanduser().absolute().name if names.is_path(name) else name
+
+
+def _configured(settings: Globals) -> Iterator[Served]:
+    for name in context.model_table():
+        try:
+            choice = context.choose(name)
+        except ExoError as error:
+            settings.warn(f"the config's model {name} is not served: {error.message}")
+            continue
+
+        def open_it(choice: context.Choice = choice) -> Session:
+            def never(*_: object) -> None:
+                raise AssertionError("nobody was asked, so nothing is pulled")
+
+            return _session(choice, context.ensure_model(choice, never, None), settings)
+
+        yield _served(name, choice, open_it)
+
+
+def _session(choice: context.Choice, path: str, settings: Globals) -> Session:
+    return choice.session(path, debug=settings.debug)
+
+
+def _served(name: str, choice: context.Choice, opener: Opener) -> Served:
+    same = [choice.backend, choice.ref.kind, str(choice.ref), choice.options, choice.defaults]
+    return Served(
+        name=name,
+        key=json.dumps(to_json(same), sort_keys=True, default=str),
+        open=opener,
+        backend=choice.backend,
+        most=choice.spec.capabilities.max_concurrency,
+        system=choice.ref.entry.get("system"),
+    )

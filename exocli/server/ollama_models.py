@@ -1,0 +1,151 @@
+"""Ollama's routes about models: tags, ps, show, version, and loading or unloading without a prompt."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from exocli.server.body import Body, parse, read
+from exocli.server.generate import json_response
+from exocli.server.hub import LATEST, Model
+from exocli.server.state import State, state_of
+from exocli.server.streaming import Call, line, respond, unless_gone
+from exocli.types import new_id
+
+
+def stamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _tagged(name: str) -> str:
+    return name if ":" in name else name + LATEST
+
+
+def _details(model: Model) -> dict[str, Any]:
+    dtype = str(model.facts.get("dtype", ""))
+    return {
+        "parent_model": "",
+        "format": model.served.backend,
+        "family": model.served.backend,
+        "families": [model.served.backend],
+        "parameter_size": "",
+        "quantization_level": dtype,
+    }
+
+
+def _row(name: str, model: Model) -> dict[str, Any]:
+    return {
+        "name": _tagged(name),
+        "model": _tagged(name),
+        "size": model.served.size,
+        "digest": hashlib.sha256(model.served.key.encode()).hexdigest(),
+        "details": _details(model),
+    }
+
+
+async def tags(http: HttpRequest) -> Response:
+    rows = [
+        {**_row(name, model), "modified_at": stamp(datetime.fromtimestamp(model.created, UTC))}
+        for name, model in state_of(http).hub.models.items()
+    ]
+    return json_response({"models": rows})
+
+
+async def ps(http: HttpRequest) -> Response:
+    """Loaded models. `expires_at` far in the future: it stays."""
+    rows = []
+    for model in state_of(http).hub.unique:
+        if model.state in ("loaded", "loading"):
+            left = model.idle_left
+            until = datetime.now(UTC) + timedelta(seconds=left if left is not None else model.keep_s or 1e10)
+            memory = int(model.facts.get("weight_bytes", 0))
+            exo = {"backend": model.served.backend, "state": model.state, "in_use": model.in_use}
+            exo["idle_left_s"] = round(left, 1) if left is not None else None
+            facts = {"context_length": model.facts["context"]} if model.facts.get("context") else {}
+            row = {
+                **_row(model.name, model),
+                "size": memory or model.served.size,
+                "size_vram": memory,
+                **facts,
+            }
+            rows.append({**row, "expires_at": stamp(until), "exo": exo})
+    return json_response({"models": rows})
+
+
+class ShowRequest(Body):
+    model: str | None = None
+    name: str | None = None
+    verbose: bool | None = None
+
+
+async def show(http: HttpRequest) -> Response:
+    state = state_of(http)
+    body = parse(ShowRequest, await read(http, state.settings.max_body))
+    model, served = state.hub.find(body.model or body.name)
+    capabilities = ["completion"]
+    if model.opened is not None:
+        found = model.opened.capabilities
+        capabilities += ["tools"] if found.tools else []
+        capabilities += ["vision"] if "image" in found.inputs else []
+    facts = {f"{served.backend}.{key}": value for key, value in model.facts.items() if _plain(value)}
+    context = model.facts.get("context")
+    if context:
+        facts[f"{served.backend}.context_length"] = context
+    return json_response(
+        {
+            "modelfile": "",
+            "parameters": "",
+            "template": "",
+            "details": _details(model),
+            "model_info": {"general.architecture": served.backend, **facts},
+            "capabilities": capabilities,
+            "modified_at": stamp(datetime.fromtimestamp(model.created, UTC)),
+        }
+    )
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, (str, int, float, bool))
+
+
+async def ollama_version(http: HttpRequest) -> Response:
+    return json_response({"version": version("exocli")})
+
+
+async def load_or_unload(http: HttpRequest, state: State, call: Call) -> Response:
+    """A call without a prompt. The answer comes once the model is loaded (or unloaded)."""
+    model, _ = state.hub.find(call.model)
+    chat = http.url.path == "/api/chat"
+    said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if chat else {"response": ""}
+    answer = {"model": call.model or model.name, "created_at": stamp(datetime.now(UTC)), **said, "done": True}
+    if call.keep_alive == 0:
+        now = model.unload()
+        exo = {"exo": {"in_use": model.in_use}} if not now else {}
+        answer |= {"done_reason": "unload", **exo}
+    else:
+        if call.keep_alive is not None:
+            model.keep(call.keep_alive)
+        await unless_gone(http, _load(model))
+        answer |= {"done_reason": "load"}
+    if not call.stream:
+        return json_response(answer)
+
+    async def once() -> AsyncIterator[bytes]:
+        yield line(answer)
+
+    return respond(once(), "application/x-ndjson", {})
+
+
+async def _load(model: Model) -> None:
+    user = f"load-{new_id()}"
+    model.entered(user)  # an unload waits meanwhile
+    try:
+        await (await model.session()).load()
+    finally:
+        model.left(user)

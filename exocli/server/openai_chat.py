@@ -1,0 +1,305 @@
+"""OpenAI's Chat Completions: its request → Request, events → its chunks.
+
+Shapes: the OpenAI API reference, "Chat"; `reasoning_content` as DeepSeek's and vLLM's servers have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from exocli.errors import BadRequest
+from exocli.server import convert
+from exocli.server.body import Body, Common, Int, Number, Seed, Stop, parse
+from exocli.server.generate import Api
+from exocli.server.streaming import DONE, Call, Collected, Reply, sse
+from exocli.types import (
+    Event,
+    Finished,
+    Message,
+    Part,
+    Progress,
+    Reasoning,
+    Request,
+    Sampling,
+    Started,
+    Text,
+    ToolCall,
+    ToolUse,
+    Usage,
+)
+
+FINISH = {"cancelled": "length"}
+"""Ours → theirs, where they differ."""
+
+
+class ImageUrl(Body):
+    url: str
+
+
+class ContentPart(Body):
+    type: str
+    text: str | None = None
+    image_url: ImageUrl | str | None = None
+    refusal: str | None = None
+
+
+class CallFunction(Body):
+    name: str
+    arguments: str = "{}"
+
+
+class ToolCallIn(Body):
+    id: str = ""
+    function: CallFunction
+
+
+class ChatMessage(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCallIn] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+
+
+class ChatRequest(Common):
+    """`max_completion_tokens` wins over the older `max_tokens`."""
+
+    model: str | None = None
+    messages: list[ChatMessage]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Int | None = Field(default=None, ge=1)
+    max_completion_tokens: Int | None = Field(default=None, ge=1)
+    temperature: Number | None = Field(default=None, ge=0)
+    top_p: Number | None = Field(default=None, ge=0, le=1)
+    top_k: Int | None = Field(default=None, ge=-1)
+    min_p: Number | None = Field(default=None, ge=0, le=1)
+    seed: Seed | None = None
+    stop: Stop = None
+    n: Int | None = None
+    logprobs: bool | None = None
+    top_logprobs: Int | None = Field(default=None, ge=0, le=convert.MAX_LOGPROBS)
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    repetition_penalty: Number | None = Field(default=None, gt=0)
+    logit_bias: dict[str, Number] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | None = None
+    functions: list[Any] | None = None
+    function_call: Any = None
+    modalities: list[str] | None = None
+    audio: dict[str, Any] | None = None
+
+
+def parse_chat(raw: bytes) -> Call:
+    """Raises BadRequest naming the field."""
+    body = parse(ChatRequest, raw)
+    convert.only_one(body.n)
+    convert.refuse("functions", body.functions, "is replaced by tools")
+    convert.refuse("function_call", body.function_call, "is replaced by tool_choice")
+    convert.refuse("audio", body.audio)
+    if body.modalities not in (None, [], ["text"]):
+        raise BadRequest('modalities: this server writes "text" only.', field="modalities")
+    if not body.messages:
+        raise BadRequest("messages: give at least one message.", field="messages")
+    tools = convert.function_tools(body.tools)
+    choice = body.tool_choice if tools else None
+    request = Request(
+        messages=tuple(message(index, m) for index, m in enumerate(body.messages)),
+        sampling=Sampling(
+            temperature=body.temperature,
+            top_p=body.top_p,
+            top_k=body.top_k,
+            min_p=body.min_p,
+            seed=body.seed,
+            repetition_penalty=convert.penalty(body.repetition_penalty, 1.0),
+            presence_penalty=convert.penalty(body.presence_penalty),
+            frequency_penalty=convert.penalty(body.frequency_penalty),
+            logit_bias=convert.bias(body.logit_bias),
+        ),
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        stop=convert.stops(body.stop),
+        tools=() if choice == "none" else tools,
+        tool_choice=None if choice == "none" else choice,
+        format=convert.format_of(body.response_format),
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        reasoning=False if body.reasoning_effort == "none" else body.reasoning_effort,
+        template_kwargs=body.chat_template_kwargs or {},
+        continue_last=bool(body.continue_final_message),
+    )
+    return Call(
+        request=request,
+        model=body.model,
+        stream=bool(body.stream),
+        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+        return_progress=bool(body.return_progress),
+        timeout=body.timeout,
+    )
+
+
+def message(index: int, given: ChatMessage) -> Message:
+    """Raises BadRequest."""
+    where = f"messages.{index}"
+    if given.role == "function":
+        raise BadRequest(f'{where}.role: "function" is replaced by "tool".', field=f"{where}.role")
+    if given.content is None and given.role != "assistant":
+        raise BadRequest(f"{where}.content: a {given.role} message needs content.", field=f"{where}.content")
+    content: str | tuple[Part, ...] | None
+    if isinstance(given.content, list):
+        content = convert.text_or_parts([_part(p, f"{where}.content") for p in given.content])
+    else:
+        content = given.content
+    calls = tuple(
+        ToolUse(id=c.id, name=c.function.name, arguments=c.function.arguments) for c in given.tool_calls or ()
+    )
+    if given.role == "assistant" and content is None and not calls:
+        content = ""
+    return Message(
+        role=given.role,
+        content=content,
+        tool_calls=calls,
+        tool_call_id=given.tool_call_id,
+        name=given.name,
+        reasoning=given.reasoning_content or given.reasoning,
+    )
+
+
+def _part(part: ContentPart, where: str) -> Part:
+    if part.type in ("text", "input_text", "output_text") and part.text is not None:
+        return Part(text=part.text)
+    if part.type == "refusal" and part.refusal is not None:
+        return Part(text=part.refusal)
+    if part.type == "image_url" and part.image_url is not None:
+        url = part.image_url.url if isinstance(part.image_url, ImageUrl) else part.image_url
+        return convert.image(url, where)
+    raise BadRequest(f'{where}: a part of type "{part.type[:40]}" is not supported here.', field=where)
+
+
+# ------------------------------------------------------------------------------------------- replies
+
+
+def usage(of: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": of.prompt_tokens,
+        "completion_tokens": of.completion_tokens,
+        "total_tokens": of.prompt_tokens + of.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": of.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": of.reasoning_tokens},
+    }
+
+
+def logprob_content(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Ours ({token, id, logprob, top}) → theirs."""
+    return [
+        {
+            **_logprob(entry["token"], entry["logprob"]),
+            "top_logprobs": [_logprob(token, value) for token, _, value in entry.get("top", ())],
+        }
+        for entry in entries
+    ]
+
+
+def _logprob(token: str, value: float) -> dict[str, Any]:
+    # JSON has no -inf; OpenAI's own floor is -9999.0.
+    return {"token": token, "logprob": max(value, -9999.0), "bytes": list(token.encode("utf-8", "replace"))}
+
+
+def _logprobs(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"content": logprob_content(entries), "refusal": None}
+
+
+def tool_call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.call_id, "type": "function", "function": function}
+
+
+class ChatReply(Reply):
+    def on(self, event: Event) -> Iterator[bytes]:
+        match event:
+            case Started():
+                yield self._chunk({"role": "assistant", "content": ""})
+            case Text(text=text, logprobs=logprobs):
+                yield self._chunk({"content": text}, logprobs=logprobs)
+            case Reasoning(text=text):
+                yield self._chunk({"reasoning_content": text})
+            case ToolCall():
+                yield self._chunk({"tool_calls": [{"index": event.index, **tool_call(event)}]})
+            case Finished(reason=reason):
+                yield self._chunk({}, finish=FINISH.get(reason, reason), top=self.receipt(event))
+                if self.call.include_usage:
+                    yield sse(
+                        {**self._head("chat.completion.chunk"), "choices": [], "usage": usage(event.usage)}
+                    )
+                yield DONE
+
+    def progress(self, event: Progress) -> Iterator[bytes]:
+        data = {**self._head("chat.completion.chunk"), "choices": []}
+        yield sse({**data, "prompt_progress": self.prompt_progress(event)})
+
+    def failed(self, error: Any) -> Iterator[bytes]:
+        yield from super().failed(error)
+        yield DONE
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": f"chatcmpl-{self.running.id}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+        }
+
+    def _chunk(
+        self,
+        delta: dict[str, Any],
+        finish: str | None = None,
+        logprobs: list[dict[str, Any]] | None = None,
+        top: dict[str, Any] | None = None,
+    ) -> bytes:
+        choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": finish}
+        if logprobs:
+            choice["logprobs"] = _logprobs(logprobs)
+        unasked = {"usage": None} if self.call.include_usage else {}
+        return sse({**self._head("chat.completion.chunk"), "choices": [choice], **unasked, **(top or {})})
+
+    def whole(self, collected: Collected) -> dict[str, Any]:
+        finished = collected.finished
+        assert finished is not None
+        text = "".join(collected.text)
+        said: dict[str, Any] = {
+            "role": "assistant",
+            "content": None if collected.calls and not text else text,
+        }
+        if collected.reasoning:
+            said["reasoning_content"] = "".join(collected.reasoning)
+        if collected.calls:
+            said["tool_calls"] = [tool_call(call) for call in collected.calls]
+        choice: dict[str, Any] = {
+            "index": 0,
+            "message": said,
+            "finish_reason": FINISH.get(finished.reason, finished.reason),
+            "logprobs": None,
+        }
+        if collected.logprobs is not None:
+            choice["logprobs"] = _logprobs(collected.logprobs)
+        return {
+            **self._head("chat.completion"),
+            "choices": [choice],
+            "usage": usage(finished.usage),
+            **self.receipt(finished),
+        }
+
+
+API = Api("openai.chat", parse_chat, ChatReply)

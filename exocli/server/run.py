@@ -1,0 +1,107 @@
+"""Runs the application until it is told to stop, and stops it by the contract's table.
+
+First SIGINT or SIGTERM: no new work, what runs may finish within the drain timeout, the rest is cancelled
+with a proper end of its stream. Second: cancel all now. Third: end the workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+
+import uvicorn
+from starlette.applications import Starlette
+
+from exocli.server.access_log import AccessLog
+from exocli.server.state import State
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LEAVE_S = 10.0
+"""How long cancelled requests may take to leave before the workers are ended."""
+FLUSH_S = 5
+"""How long open connections may take to read their last bytes."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own idea of signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Stop:
+    """Counts the signals; each has its own event."""
+
+    def __init__(self) -> None:
+        self.first, self.second, self.third = (asyncio.Event() for _ in range(3))
+
+    def signalled(self) -> None:
+        for event in (self.first, self.second, self.third):
+            if not event.is_set():
+                event.set()
+                return
+
+
+def serve(app: Starlette, sockets: Sequence[socket.socket], log: AccessLog) -> None:
+    """Blocks until the server has ended."""
+    asyncio.run(_serve(app, list(sockets), log))
+
+
+async def _serve(app: Starlette, sockets: list[socket.socket], log: AccessLog) -> None:
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        lifespan="on",
+        ws="none",
+        http="h11",
+        loop="asyncio",
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=FLUSH_S,
+    )
+    server = _Server(config)
+    stop = Stop()
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop.signalled)
+    serving = loop.create_task(server.serve(sockets))
+    ending = loop.create_task(_end(app.state.exo, server, stop, log))
+    try:
+        await serving
+    finally:
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def _end(state: State, server: uvicorn.Server, stop: Stop, log: AccessLog) -> None:
+    await stop.first.wait()
+    state.leaving = True
+    for listener in server.servers:
+        listener.close()
+    log.line("stopping", running=len(state.requests.running), drain_timeout=state.settings.drain_timeout)
+    await _first_of(state.requests.wait_empty(state.settings.drain_timeout), stop.second.wait())
+    if state.requests.running:
+        log.line("cancelling", running=len(state.requests.running))
+        state.requests.stop_all("the server is stopping")
+        await _first_of(state.requests.wait_empty(LEAVE_S), stop.third.wait())
+    if state.requests.running:
+        await state.hub.kill()
+        await state.requests.wait_empty(1.0)
+    server.should_exit = True
+
+
+async def _first_of(*works: object) -> None:
+    tasks = [asyncio.ensure_future(work) for work in works]  # type: ignore[call-overload]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
