@@ -84,7 +84,8 @@ def _download(folder: Path, cancel: CancelToken) -> None:
 
 
 def _pip(arguments: list[str], cancel: CancelToken) -> None:
-    """Run pip on the requirement. `fast-deps`: no whole wheel is fetched only to read its metadata."""
+    """Run pip on the requirement. `fast-deps`: no whole wheel is fetched only to read its metadata (before
+    25.3 pip fetched it all the same)."""
     command = [
         *(sys.executable, "-m", "pip", *arguments, "--no-deps", "--only-binary", ":all:", "--no-input"),
         *("--quiet", "--retries", "1", "--disable-pip-version-check", "--use-feature", "fast-deps"),
