@@ -160,7 +160,7 @@ class Chat:
             old = self._desk.conversation
             fresh = Transcript(old.transcript.system)
             self._desk.conversation = Conversation(model=old.model, backend=old.backend, transcript=fresh)
-        elif parsed[0] in ("undo", "system") and self._transcript.turns:
+        elif parsed[0] in ("undo", "system"):
             self._save()
         return ""
 
@@ -218,8 +218,7 @@ class Chat:
                         self._show(reply, event)
             finally:
                 transcript.settle("".join(reply.pieces), finished)
-                if transcript.turns:
-                    self._save()
+                self._save()
         if reply.stopping.asked is not None and not self._person:
             self._signal = signal.SIGINT
         if finished.reason == "error" and not self._ever_loaded and finished.error is not None:
@@ -304,6 +303,8 @@ class Chat:
             case "cancel":
                 self._last_stop = reply.stopping
                 reply.waiting.stopping = True
+                if self._person and self._view.plain:
+                    self._view.interrupted()
                 if self._loads is not None:
                     self._loads.cancel()  # the reply is the last who waits for the engine: the load ends
                 reply.cancel.cancel("Ctrl-C")

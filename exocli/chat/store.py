@@ -86,7 +86,12 @@ class Store:
             raise ExoError(f"{path} is not a conversation of exo's ({error}); move it away.") from error
 
     def save(self, conversation: Conversation) -> None:
-        """Replace its file. Raises OSError, and then the old file is still there."""
+        """Replace its file; one without turns has none. Raises OSError, and then the old file is still
+        there."""
+        path = self._folder / f"{conversation.id}.json"
+        if not conversation.transcript.turns:
+            path.unlink(missing_ok=True)
+            return
         data = {
             "v": VERSION,
             "id": conversation.id,
@@ -97,7 +102,7 @@ class Store:
             **conversation.transcript.to_data(),
         }
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_whole(self._folder / f"{conversation.id}.json", json.dumps(data, ensure_ascii=False, indent=1))
+        write_whole(path, json.dumps(data, ensure_ascii=False, indent=1))
 
 
 def write_whole(path: Path, text: str) -> None:

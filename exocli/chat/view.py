@@ -65,6 +65,12 @@ class View:
         self._leave_reasoning()
         self._fresh_line()
 
+    def interrupted(self) -> None:
+        """Ctrl-C was pressed at a plain terminal, which shows it as ^C: begin a line after it."""
+        self._line_start = True
+        self._err.write("\n")
+        self._err.flush()
+
     def blank(self) -> None:
         """Air between one exchange and the next, for a person alone."""
         if not self.plain:

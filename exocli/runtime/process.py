@@ -66,14 +66,15 @@ class ProcessRank:
 
     async def start(self, order: dict[str, Any]) -> None:
         """Raises OSError if the command cannot be started."""
-        self._process = await asyncio.create_subprocess_exec(
-            *self.command(),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=wire.LINE_LIMIT,
-            start_new_session=True,  # the terminal's Ctrl-C reaches the parent alone
-        )
+        with _interrupts_held():
+            self._process = await asyncio.create_subprocess_exec(
+                *self.command(),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=wire.LINE_LIMIT,
+                start_new_session=True,  # the terminal's Ctrl-C reaches the parent alone
+            )
         self.send({"wire": wire.VERSION, "open": {**order, "env": dict(self.spec.env)}})
         errors = asyncio.create_task(self._read_errors())
         self._tasks = [errors, asyncio.create_task(self._read(errors))]
@@ -146,6 +147,17 @@ class ProcessRank:
             return self._log.open("w" if fresh else "a", encoding="utf-8")
         except OSError:
             return None
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """A child is in the terminal's process group until it has begun its own session: a Ctrl-C in that
+    moment must not end it. It inherits the block; worker.py takes it off."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _ended(status: int) -> str:

@@ -162,6 +162,7 @@ def _end_all() -> None:
 def main() -> None:
     # The terminal's Ctrl-C is the parent's affair; the parent tells us in the log.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # Our stdout is the protocol. A library that prints must not reach it: fd 1 becomes stderr.
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)

@@ -2,7 +2,8 @@
 
 talker reads a word a step and answers "heard N: " and the last message's words, a word a step.
 Words that do something: `slowly` (every step takes 30 ms), `forever`, `die` (SIGKILL itself when read),
-`deaf` (does not hear a cancel), `toolong` (over the context), `nothing` (an empty answer), `escape`.
+`deaf` (does not hear a cancel), `toolong` (over the context), `nothing` (an empty answer), `briefly`,
+`escape` (control sequences).
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ from exocli import (
 from exocli.errors import ContextOverflow
 
 CAPABILITIES = Capabilities(
-    max_concurrency=4, context=1000, cancel_prefill="chunk", kv_on_cancel="kept", continue_last=True
+    max_concurrency=4,
+    context=1000,
+    cancel_prefill="chunk",
+    kv_on_cancel="kept",
+    continue_last=True,
+    seed=True,
 )
 
 
@@ -49,6 +55,7 @@ class Options:
 @dataclass
 class Job:
     words: list[str]
+    last: list[str]
     answer: list[str]
     limit: int
     cancel: CancelToken
@@ -75,32 +82,39 @@ class Talker(StepEngine):
         answer = ["heard", f"{len(request.messages)}:", *last]
         if request.continue_last:
             answer = ["and", "so", "on"]
+        if "briefly" in last:
+            answer = [*answer[:2], "briefly"]
         if "nothing" in last:
             answer = []
         if "escape" in last:
             answer = ["\x1b[2J\x1b]0;title\x07red\x9b31m"]
-        settings = {"words": words, "answer": answer}
+        settings = {"words": words, "last": last, "answer": answer}
         return Prepared(
             id=request.id, prompt_tokens=len(words), max_tokens=request.max_tokens or 99, settings=settings
         )
 
     def submit(self, prepared: Prepared, cancel: CancelToken) -> None:
-        words = prepared.settings["words"]
-        cached = max((_common(words, kept) for kept in self.kept), default=0)
-        job = Job(words, prepared.settings["answer"], prepared.max_tokens, cancel, cached, cached)
-        self.jobs[prepared.id] = job
+        settings = prepared.settings
+        cached = max((_common(settings["words"], kept) for kept in self.kept), default=0)
+        self.jobs[prepared.id] = Job(
+            words=settings["words"],
+            last=settings["last"],
+            answer=settings["answer"],
+            limit=prepared.max_tokens,
+            cancel=cancel,
+            cached=cached,
+            read=cached,
+        )
 
     def step(self) -> Sequence[Event]:
         events: list[Event] = []
         for request_id, job in list(self.jobs.items()):
-            threading.Event().wait(0.03 if "slowly" in job.words else 0.002)
+            threading.Event().wait(0.03 if "slowly" in job.last else 0.002)
             usage = Usage(prompt_tokens=len(job.words), cached_tokens=job.cached, completion_tokens=job.said)
-            if job.cancel.cancelled and "deaf" not in job.words:
+            if job.cancel.cancelled and "deaf" not in job.last:
                 phase: Literal["prefill", "decode"] = "prefill" if job.read < len(job.words) else "decode"
                 self.end(request_id)
-                receipt = Receipt(
-                    phase=phase, processed=job.read, total=len(job.words), kept_tokens=job.read
-                )
+                receipt = Receipt(phase=phase, processed=job.read, total=len(job.words), kept_tokens=job.read)
                 events.append(Finished(id=request_id, reason="cancelled", cancel=receipt, usage=usage))
             elif job.read < len(job.words):
                 if job.words[job.read] == "die":
@@ -111,7 +125,7 @@ class Talker(StepEngine):
             elif job.said >= job.limit:
                 self.end(request_id)
                 events.append(Finished(id=request_id, reason="length", usage=usage))
-            elif job.said < len(job.answer) or "forever" in job.words:
+            elif job.said < len(job.answer) or "forever" in job.last:
                 word = job.answer[job.said % len(job.answer)]
                 job.said += 1
                 events.append(Text(id=request_id, text=word + " "))

@@ -24,7 +24,9 @@ from tests.support.runtime import alive
 WAIT_S = 15.0
 ROWS, COLUMNS = 40, 100
 # The first thing in the new session: make the pty its controlling terminal.
-_LAUNCH = "import fcntl,os,sys,termios; fcntl.ioctl(0,termios.TIOCSCTTY,0); os.execvp(sys.argv[1],sys.argv[1:])"
+_LAUNCH = (
+    "import fcntl,os,sys,termios; fcntl.ioctl(0,termios.TIOCSCTTY,0); os.execvp(sys.argv[1],sys.argv[1:])"
+)
 CTRL_C, CTRL_D, CTRL_Z, ENTER, ALT_ENTER = "\x03", "\x04", "\x1a", "\r", "\x1b\r"
 
 

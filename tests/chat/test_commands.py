@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from exocli import Finished
 from exocli.chat import commands
 from exocli.chat.commands import COMMANDS, Desk, Effect
@@ -29,7 +28,9 @@ def run(desk: Desk, text: str) -> Effect:
     return commands.run(desk, *parsed)
 
 
-@pytest.mark.parametrize("text", ["hello", " /help", "/etc/hosts is what?", "/", "//", "/Help", "/2", "a /help"])
+@pytest.mark.parametrize(
+    "text", ["hello", " /help", "/etc/hosts is what?", "/", "//", "/Help", "/2", "a /help"]
+)
 def test_messages_are_not_commands(text: str) -> None:
     assert commands.parse(text) is None
 
@@ -38,7 +39,9 @@ def test_an_argument_may_have_lines() -> None:
     assert commands.parse("/system be\nbrief ") == ("system", "be\nbrief")
 
 
-@pytest.mark.parametrize(("text", "guess"), [("/hepl", "/help"), ("/retyr", "/retry"), ("/frobnicate", "/help")])
+@pytest.mark.parametrize(
+    ("text", "guess"), [("/hepl", "/help"), ("/retyr", "/retry"), ("/frobnicate", "/help")]
+)
 def test_an_unknown_command_is_one_line(desk: Desk, text: str, guess: str) -> None:
     with pytest.raises(ExoError, match=f"no command {text}") as caught:
         run(desk, text)

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from exocli.chat.editor import EmptyInterrupt, LineEditor, clean
 from exocli.chat.history import KEEP, LineHistory
 from exocli.chat.view import printable
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 async def test_a_line_is_a_message(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     editor = LineEditor(reading, None)
-    os.write(writing, "one\r\ntw".encode())
+    os.write(writing, b"one\r\ntw")
     assert await editor.read() == "one"
     second = asyncio.create_task(editor.read())
     os.write(writing, "ö\nlast without an end".encode())
@@ -101,7 +100,7 @@ def test_history_survives_rubbish_and_stays_short(tmp_path: Path) -> None:
     assert len(entries) == KEEP
     assert entries[0] == str(2 * KEEP)
     assert len(path.read_bytes().splitlines()) == KEEP
-    assert os.listdir(tmp_path) == ["history"]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_history_that_cannot_be_written(tmp_path: Path) -> None:

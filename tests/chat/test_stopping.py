@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from exocli.chat.stopping import ONE_PRESS_S, Stopping
 from hypothesis import given
 from hypothesis import strategies as st
-
-from exocli.chat.stopping import ONE_PRESS_S, Stopping
 
 
 class Clock:

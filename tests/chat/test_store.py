@@ -7,7 +7,6 @@ import stat
 from pathlib import Path
 
 import pytest
-
 from exocli import Finished
 from exocli.chat.store import Conversation, Store
 from exocli.chat.transcript import Transcript
@@ -34,7 +33,16 @@ def test_saved_and_found_again(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "conversations" / "20260101-000000-aaaa.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert os.listdir(path.parent) == [path.name], "nothing is left beside it"
+    assert list(path.parent.iterdir()) == [path], "nothing is left beside it"
+
+
+def test_one_without_turns_has_no_file(store: Store, tmp_path: Path) -> None:
+    empty = Conversation(id="one", transcript=Transcript("be kind"))
+    store.save(empty)
+    assert not (tmp_path / "conversations").exists()
+    store.save(conversation("one"))
+    store.save(empty)
+    assert list((tmp_path / "conversations").iterdir()) == []
 
 
 def test_the_latest_is_the_last_one_used(store: Store, tmp_path: Path) -> None:
@@ -81,4 +89,4 @@ def test_a_write_that_fails_leaves_the_old_file(store: Store, tmp_path: Path) ->
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert store.find("one").transcript.turns[0].text == "first"
-    assert os.listdir(tmp_path / "conversations") == ["one.json"]
+    assert [p.name for p in (tmp_path / "conversations").iterdir()] == ["one.json"]

@@ -3,13 +3,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from exocli import Finished, Receipt
 from exocli.chat.transcript import Transcript, Turn
 from exocli.errors import ExoError
 from exocli.types import Reason
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def end(reason: Reason = "stop") -> Finished:
@@ -45,7 +44,9 @@ def test_a_reply_without_text_takes_the_question_back(reason: Reason) -> None:
     assert transcript.taken_back == "long question"
 
 
-@pytest.mark.parametrize(("reason", "mark"), [("cancelled", "stopped"), ("length", "cut"), ("error", "broken")])
+@pytest.mark.parametrize(
+    ("reason", "mark"), [("cancelled", "stopped"), ("length", "cut"), ("error", "broken")]
+)
 def test_a_partial_answer_stays_marked(reason: Reason, mark: str) -> None:
     transcript = talk()
     transcript.ask("a")
