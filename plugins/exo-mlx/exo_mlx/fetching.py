@@ -147,14 +147,22 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise Unavailable(f"The disk that holds {folder} is full: make room and run it again.") from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            raise Unavailable(
-                f"{error.filename or folder} cannot be written ({error.strerror}): "
-                "set EXO_HOME to a folder that can."
-            ) from error
-        raise
+        told = disk_error(error, folder, "EXO_HOME")
+        if told is None:
+            raise
+        raise told from error
+
+
+def disk_error(error: OSError, folder: Path, variable: str) -> Unavailable | None:
+    """A full disk or a folder that cannot be written, as a sentence; `variable` moves the folder."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Unavailable(f"The disk that holds {folder} is full: make room and run it again.")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        return Unavailable(
+            f"{error.filename or folder} cannot be written ({error.strerror}): "
+            f"set {variable} to a folder that can."
+        )
+    return None
 
 
 @contextmanager

@@ -7,6 +7,7 @@ Format of safetensors: 8 bytes little-endian length, that many bytes of JSON, th
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 from exocli import ModelBroken, ModelNotFound
 
+_SHARD = re.compile(r"(model.*)-(\d{5})-of-(\d{5})\.safetensors")
 _MAX_HEADER = 100 * 1024**2
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json", "vocab.txt")
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
@@ -41,7 +43,8 @@ class ModelFolder:
 
 def looks_like_model(path: Path) -> bool:
     """Is this, by its file names, a folder that mlx-lm could load?"""
-    return (path / "config.json").is_file() and next(path.glob("model*.safetensors"), None) is not None
+    weights = (file.is_file() for file in path.glob("model*.safetensors"))  # a link may lead nowhere
+    return (path / "config.json").is_file() and any(weights)
 
 
 def has_tokenizer(path: Path) -> bool:
@@ -95,9 +98,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def missing_shards(path: Path) -> list[str]:
-    """Weight files that the index names and the folder lacks."""
+    """Weight files that the folder lacks: by its index, and by the others' names (`…-00001-of-00004`)."""
     index = read_json(path / "model.safetensors.index.json") or {}
     names = set(dict(index.get("weight_map") or {}).values())
+    for file in path.glob("model*.safetensors"):
+        names.add(file.name)
+        if part := _SHARD.fullmatch(file.name):
+            names.update(f"{part[1]}-{n:05d}-of-{part[3]}.safetensors" for n in range(1, int(part[3]) + 1))
     return sorted(name for name in names if not (path / name).is_file())
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from exocli import CancelToken, ModelBroken, ModelInfo, ModelNotFound, ProgressFn, Unavailable, offline
 
-from exo_mlx import folder
+from exo_mlx import fetching, folder
 
 PATTERNS = (
     *("*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "tiktoken.model"),
@@ -169,36 +169,22 @@ def _progress_class(progress: ProgressFn, total: int, cancel: CancelToken) -> ty
 
 def _told(error: Exception, repo: str, revision: str | None) -> Exception:
     """What huggingface_hub raised, as one sentence of ours."""
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import errors
 
-    if isinstance(error, GatedRepoError):
+    unknown = f"The hub has no model {repo}, or it is private: check the name, or set HF_TOKEN."
+    if isinstance(error, errors.GatedRepoError):
         return Unavailable(f"{repo} asks you to accept its terms on its page first; then set HF_TOKEN.")
-    if isinstance(error, RepositoryNotFoundError):
-        return ModelNotFound(
-            f"The hub has no model {repo}, or it is private: check the name, or set HF_TOKEN."
-        )
-    if isinstance(error, RevisionNotFoundError):
-        return ModelNotFound(f"{repo} has no revision {revision}.")
-    if isinstance(error, HfHubHTTPError):
-        return Unavailable(
-            f"The hub does not give {repo} (HTTP {error.response.status_code}): try again later."
-        )
-    if isinstance(error, OSError) and not isinstance(error, LocalEntryNotFoundError) and error.errno:
-        from exo_mlx import fetching
-
-        try:
-            with fetching.writing(cache_root()):
-                raise error
-        except (Unavailable, OSError) as told:
-            if isinstance(told, Unavailable):
-                return told
-    return Unavailable(
-        f"The hub cannot be reached for {repo} ({type(error).__name__}): check the network and run it again; "
-        "what is there is kept."
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return ModelNotFound(unknown)
+    if isinstance(error, errors.RevisionNotFoundError):
+        return ModelNotFound(f"{repo} has no revision {revision or 'main'}.")
+    if isinstance(error, errors.HfHubHTTPError):
+        status = error.response.status_code
+        if status == 401:  # what the hub answers to those it does not know
+            return ModelNotFound(unknown)
+        return Unavailable(f"The hub does not give {repo} (HTTP {status}): try again later.")
+    told = fetching.disk_error(error, cache_root(), "HF_HOME") if isinstance(error, OSError) else None
+    return told or Unavailable(
+        f"The hub cannot be reached for {repo} ({type(error).__name__}): check the network and run it "
+        "again; what is there is kept."
     )
