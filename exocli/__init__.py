@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         from_generator,
     )
     from exocli.cancel import CancelToken
+    from exocli.cli.context import Choice, choose
     from exocli.config import cache_dir, models_dir, offline
     from exocli.errors import (
         BadRequest,
@@ -74,6 +75,7 @@ __all__ = [
     "Cancelled",
     "Capabilities",
     "Check",
+    "Choice",
     "CommandSpec",
     "ContextOverflow",
     "EngineBase",
@@ -113,6 +115,7 @@ __all__ = [
     "UsageError",
     "WorkerSpec",
     "cache_dir",
+    "choose",
     "from_generator",
     "hookimpl",
     "models_dir",
@@ -141,6 +144,7 @@ _HOME = {
         "from_generator",
     ),
     "exocli.cancel": ("CancelToken",),
+    "exocli.cli.context": ("Choice", "choose"),
     "exocli.config": ("cache_dir", "models_dir", "offline"),
     "exocli.errors": (
         "BadRequest",

@@ -19,7 +19,7 @@ from typing import Any
 from exocli import CancelToken, EngineFailed, ModelRef, OpenContext, Unavailable
 
 from exo_mlx import models
-from exo_ring import facts, model_files, pipeline, plan
+from exo_ring import facts, model_files, plan
 from exo_ring.meeting import Meeting, Seat
 from exo_ring.options import Options
 from exo_ring.plan import Plan
@@ -87,7 +87,7 @@ def agree_on_plan(
 def make_plan(everyone: list[dict[str, Any]], folder: Path, options: Options, name: str) -> Plan:
     config = model_files.read_config(folder)
     machines = [facts.machine(each) for each in everyone]
-    agreed = plan.make(
+    return plan.make(
         model_files.read_shape(folder),
         machines,
         strategy=options.strategy,
@@ -95,9 +95,6 @@ def make_plan(everyone: list[dict[str, Any]], folder: Path, options: Options, na
         wire=_wire(config, machines),
         name=name,
     )
-    if agreed.strategy == "pipeline":
-        pipeline.check_architecture(config)
-    return agreed
 
 
 def _wire(config: Mapping[str, Any], machines: list[plan.Machine]) -> str:

@@ -18,7 +18,8 @@ from typing import Any
 
 from exocli import ModelRef, WorkerSpec
 
-from exo_ring import hostfile
+from exo_mlx import models
+from exo_ring import hostfile, model_files, plan
 from exo_ring.hostfile import Host
 from exo_ring.options import DEFAULT_LAUNCHER, DEFAULT_RANKS, Options
 
@@ -30,10 +31,14 @@ _rings = itertools.count()
 
 
 def launch(ref: ModelRef, options: Options) -> Sequence[WorkerSpec]:
-    """`BackendSpec.launch`. Raises UsageError for a hostfile that cannot be used."""
+    """`BackendSpec.launch`. Raises UsageError for a hostfile that cannot be used, and for what the model
+    cannot do on so many ranks, before anything is started."""
     if options.hostfile is None:
-        return _local(ref, options)
+        size = options.ranks or DEFAULT_RANKS
+        _refuse_early(ref, options, size)
+        return _local(ref, size)
     found = hostfile.read(Path(options.hostfile).expanduser())
+    _refuse_early(ref, options, len(found.hosts))
     per_rank = len(found.hosts[0].ips)
     block = per_rank * len(found.hosts)
     base = options.port + (next(_rings) % _ROUNDS) * block
@@ -56,8 +61,15 @@ def launch(ref: ModelRef, options: Options) -> Sequence[WorkerSpec]:
     return _same_ring(specs)
 
 
-def _local(ref: ModelRef, options: Options) -> Sequence[WorkerSpec]:
-    size = options.ranks or DEFAULT_RANKS
+def _refuse_early(ref: ModelRef, options: Options, size: int) -> None:
+    """A model that is not here, or not in a folder, is judged by the ranks."""
+    folder = models.source().locate(ref)
+    if folder is not None and folder.is_dir():
+        shape = model_files.read_shape(folder)
+        plan.refuse(shape, size, strategy=options.strategy, split=options.split, name=folder.name)
+
+
+def _local(ref: ModelRef, size: int) -> Sequence[WorkerSpec]:
     seats = [{"host": THIS_MACHINE, "addresses": [["127.0.0.1", port]]} for port in _free_ports(size)]
     return _same_ring(
         [WorkerSpec(rank=rank, host=THIS_MACHINE, data=_data(ref, rank, seats, size)) for rank in range(size)]

@@ -252,11 +252,12 @@ def _receive(connection: socket.socket) -> dict[str, Any]:
     return message
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        piece = connection.recv(min(count - len(data), 1 << 20))
-        if not piece:
+def _exactly(connection: socket.socket, count: int) -> bytearray:
+    data = bytearray(count)
+    left = memoryview(data)
+    while left:
+        got = connection.recv_into(left)
+        if not got:
             raise OSError("closed")
-        data += piece
-    return bytes(data)
+        left = left[got:]
+    return data

@@ -15,7 +15,7 @@ from typing import Any
 
 from exocli import ModelBroken
 
-from exo_ring.plan import Shape, shape_from
+from exo_ring.shape import Shape, shape_from
 
 _SAMPLES = 16
 _SAMPLE = 1 << 14
@@ -41,7 +41,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_shape(folder: Path) -> Shape:
-    """Raises ModelBroken or Unsupported."""
+    """Raises ModelBroken."""
     config = read_config(folder)
     return shape_from(config, _tensors(folder, config))
 

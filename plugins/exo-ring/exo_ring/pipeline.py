@@ -7,13 +7,12 @@ to stage. Knows nothing of requests, commands or processes: `exo_ring.agreement`
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import mlx.core as mx
 import mlx.nn as nn
-from exocli import Unsupported
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import make_prompt_cache
 
@@ -57,18 +56,6 @@ _WINDOWS: dict[str, Callable[[Model], list[int | None]]] = {
     "gemma3": _gemma3,
 }
 ARCHITECTURES = tuple(sorted(_WINDOWS))
-"""The `model_type`s that can be split by layers: each is tested against one rank at every split."""
-
-
-def check_architecture(config: Mapping[str, Any]) -> None:
-    """Raises Unsupported, naming the `model_type` and those that work. Reads config.json's data alone."""
-    kind = config.get("model_type")
-    if kind not in _WINDOWS:
-        raise Unsupported(
-            f'The ring cannot split a model of type "{kind}" by layers; it can split '
-            f"{', '.join(ARCHITECTURES)}.",
-            model_type=kind,
-        )
 
 
 @dataclass(frozen=True, slots=True)

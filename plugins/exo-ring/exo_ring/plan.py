@@ -6,38 +6,29 @@ Pure: every rank computes the plan for itself from the same facts and gets the s
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from exocli import OutOfMemory, Unsupported, UsageError
+from exocli import OutOfMemory, UsageError
+
+from exo_ring.shape import Shape
 
 OVERHEAD = 320 * 1024**2
 """Bytes that a rank needs beside weights and KV: Python, the libraries, the tokenizer, one chunk."""
+TIGHT = 0.7
+"""Share of a machine's memory above which embedding and head count when layers are divided."""
 NEAR_S = 0.3e-3
 """A message between neighbours faster than this lets tensor parallelism pay: it waits for two sums a
 layer, a pipeline for one message a stage."""
+PIPELINE_KINDS = ("gemma3", "gemma3_text", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
+"""The `model_type`s that can be split by layers: each is tested against one rank, cut at odd places."""
 TENSOR_KINDS = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
 """The `model_type`s that mlx-lm shards and the tests try."""
 
 Strategy = Literal["tensor", "pipeline"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """A model's sizes in bytes as stored and in parameters: of each layer, of the embedding and of the
-    head (0, 0 = tied to the embedding). `kv_values`: numbers that a token adds to the KV cache, a layer."""
-
-    kind: str
-    layers: tuple[tuple[int, int], ...]
-    embedding: tuple[int, int]
-    head: tuple[int, int]
-    heads: int
-    kv_heads: int
-    intermediate: int
-    group_size: int | None
-    kv_values: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +88,11 @@ def make(
     wire: str = "float32",
     name: str = "the model",
 ) -> Plan:
-    """Raises UsageError for a split that does not fit the model, Unsupported for tensor parallelism where
-    it cannot be. Memory is for `check_memory`."""
+    """Raises UsageError for what cannot be. Memory is for `check_memory`."""
     size = len(machines)
+    refuse(shape, size, strategy=strategy, split=split, name=name)
     against = why_not_tensor(shape, size)
     if strategy == "tensor":
-        if against is not None:
-            raise Unsupported(
-                f"{name} cannot run tensor parallel on {size} ranks: {against}; use strategy=pipeline."
-            )
         return _plan("tensor", "strategy=tensor was asked for.", shape, machines, None, wire)
     if strategy == "auto" and split is None:
         against = against or _slow_together(machines)
@@ -117,8 +104,38 @@ def make(
         why = (
             "Pipeline, since a split was given." if strategy == "auto" else "strategy=pipeline was asked for."
         )
-    counts = _checked(split, shape, size) if split is not None else by_memory(shape, machines)
+    if shape.kind not in PIPELINE_KINDS:
+        kinds = ", ".join(PIPELINE_KINDS)
+        raise UsageError(f'The ring cannot split a "{shape.kind}" model by layers; it can split {kinds}.')
+    counts = list(split) if split is not None else by_memory(shape, machines)
     return _plan("pipeline", why, shape, machines, counts, wire)
+
+
+def refuse(
+    shape: Shape,
+    size: int,
+    *,
+    strategy: Literal["auto", "tensor", "pipeline"],
+    split: Sequence[int] | None,
+    name: str,
+) -> None:
+    """Raises UsageError for what cannot be on `size` ranks whatever the machines are."""
+    against = why_not_tensor(shape, size)
+    if strategy == "tensor" and against is not None:
+        raise UsageError(
+            f"{name} cannot run tensor parallel on {size} ranks: {against}; use strategy=pipeline."
+        )
+    if shape.kind not in PIPELINE_KINDS and against is not None:
+        kinds = ", ".join(PIPELINE_KINDS)
+        text = f'The ring cannot split a "{shape.kind}" model by layers (it can split {kinds}), '
+        raise UsageError(f"{text}and for tensor parallelism {against}.")
+    if split is not None:
+        text = ",".join(str(count) for count in split)
+        if len(split) != size:
+            raise UsageError(f"split={text} names {len(split)} ranks; the ring has {size}.")
+        if sum(split) != len(shape.layers):
+            have = len(shape.layers)
+            raise UsageError(f"split={text} adds up to {sum(split)} layers; {name} has {have}.")
 
 
 def why_not_tensor(shape: Shape, size: int) -> str | None:
@@ -145,20 +162,12 @@ def _slow_together(machines: Sequence[Machine]) -> str | None:
     return None
 
 
-def _checked(split: Sequence[int], shape: Shape, size: int) -> list[int]:
-    text = ",".join(str(count) for count in split)
-    if len(split) != size:
-        raise UsageError(f"split={text} names {len(split)} ranks; the ring has {size}.")
-    if sum(split) != len(shape.layers):
-        raise UsageError(f"split={text} adds up to {sum(split)} layers; the model has {len(shape.layers)}.")
-    return list(split)
-
-
 def by_memory(shape: Shape, machines: Sequence[Machine]) -> list[int]:
-    """Layers a rank, in order, so that the fullest rank is as empty as can be (bytes of weights over the
-    machine's memory); every rank gets at least one. Raises UsageError for more ranks than layers.
+    """Layers a rank, in order, in proportion to the memory of the machines; every rank gets at least one.
+    Raises UsageError for more ranks than layers.
 
-    Goes by a machine's whole memory, not what is free: the same machines give the same split every day.
+    Embedding and head take memory and hardly any time, so they count only where memory is tight. Goes by
+    a machine's whole memory, not what is free: the same machines give the same split every day.
     """
     count, size = len(shape.layers), len(machines)
     if size > count:
@@ -166,17 +175,29 @@ def by_memory(shape: Shape, machines: Sequence[Machine]) -> list[int]:
     known = [m.total / m.ranks for m in machines if m.total]
     room = [m.total / m.ranks if m.total else (sum(known) / len(known) if known else 1.0) for m in machines]
 
-    def load(rank: int, start: int, stop: int) -> float:
+    def layers_alone(rank: int, start: int, stop: int) -> float:
+        return sum(_bytes(layer, machines[rank]) for layer in shape.layers[start:stop]) / room[rank]
+
+    def everything(rank: int, start: int, stop: int) -> float:
         return _weights(shape, machines[rank], rank, size, start, stop) / room[rank]
 
-    # best[k] = (load of the fullest, splits so far) for the first k layers on the ranks seen so far
+    counts = _balanced(count, size, layers_alone)
+    stops = list(itertools.accumulate(counts))
+    fullest = max(
+        everything(r, stop - n, stop) for r, (n, stop) in enumerate(zip(counts, stops, strict=True))
+    )
+    return counts if fullest <= TIGHT and known else _balanced(count, size, everything)
+
+
+def _balanced(count: int, size: int, load: Callable[[int, int, int], float]) -> list[int]:
+    """`count` layers in `size` runs such that the largest load(rank, start, stop) is as small as can be."""
+    # best[k]: (load of the fullest, split so far) for the first k layers on the ranks seen so far
     best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
     for rank in range(size):
         after = size - rank - 1
         found: dict[int, tuple[float, list[int]]] = {}
         for start, (fullest, counts) in best.items():
-            stops = range(start + 1, count - after + 1) if after else [count]
-            for stop in stops:
+            for stop in range(start + 1, count - after + 1) if after else [count]:
                 candidate = max(fullest, load(rank, start, stop))
                 if stop not in found or candidate < found[stop][0]:
                     found[stop] = (candidate, [*counts, stop - start])
@@ -266,43 +287,3 @@ def check_memory(plan: Plan, name: str) -> None:
 
 def _gb(size: int) -> str:
     return f"{size / 1e9:.1f} GB"
-
-
-def shape_from(config: Mapping[str, Any], tensors: Mapping[str, tuple[int, int]]) -> Shape:
-    """A Shape from config.json and {tensor name: (bytes stored, parameters)}. Raises Unsupported where
-    the sizes that a plan needs are not in them."""
-    text: Mapping[str, Any] = {**config, **config.get("text_config", {})}
-    kind = str(config.get("model_type"))
-    try:
-        count = int(text["num_hidden_layers"])
-        heads = int(text["num_attention_heads"])
-        hidden = int(text["hidden_size"])
-        kv_heads = int(text.get("num_key_value_heads") or heads)
-        head_dim = int(text.get("head_dim") or hidden // heads)
-        intermediate = int(text.get("moe_intermediate_size") or text["intermediate_size"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise Unsupported(f'The ring cannot plan a "{kind}" model: its config has no {error}.') from error
-    layers = [[0, 0] for _ in range(count)]
-    ends = {"embedding": [0, 0], "head": [0, 0]}
-    for name, (stored, parameters) in tensors.items():
-        _, found, rest = name.partition("layers.")
-        number = rest.split(".")[0]
-        if found and number.isdigit() and int(number) < count:
-            entry = layers[int(number)]
-        else:
-            entry = ends["head" if "lm_head" in name else "embedding"]
-        entry[0] += stored
-        entry[1] += parameters
-    quantization = config.get("quantization") or config.get("quantization_config") or {}
-    group = quantization.get("group_size")
-    return Shape(
-        kind=kind,
-        layers=tuple((a, b) for a, b in layers),
-        embedding=(ends["embedding"][0], ends["embedding"][1]),
-        head=(ends["head"][0], ends["head"][1]),
-        heads=heads,
-        kv_heads=kv_heads,
-        intermediate=intermediate,
-        group_size=int(group) if group else None,
-        kv_values=2 * kv_heads * head_dim,
-    )
