@@ -14,7 +14,20 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from exocli.server import control, ollama, ollama_models, openai_chat, openai_models
+from exocli.server import (
+    anthropic,
+    control,
+    extensions,
+    not_offered,
+    ollama,
+    ollama_models,
+    openai_chat,
+    openai_completions,
+    openai_models,
+    openai_responses,
+    openapi,
+    web,
+)
 from exocli.server.access_log import AccessLog
 from exocli.server.auth import Guard
 from exocli.server.generate import Api, generate
@@ -46,6 +59,12 @@ def routes() -> list[Route]:
 
     return [
         post("/v1/chat/completions", _api(openai_chat.API)),
+        post("/v1/completions", _api(openai_completions.API)),
+        post("/v1/responses", _api(openai_responses.API)),
+        get("/v1/responses/{id}", openai_responses.get_response),
+        post("/v1/responses/{id}/cancel", openai_responses.cancel_response),
+        post("/v1/messages", _api(anthropic.API)),
+        post("/v1/messages/count_tokens", anthropic.count_tokens),
         post("/api/chat", _api(ollama.CHAT)),
         post("/api/generate", _api(ollama.GENERATE)),
         post("/api/show", ollama_models.show),
@@ -61,6 +80,9 @@ def routes() -> list[Route]:
         get("/health", control.health),
         get("/ready", control.ready),
         get("/metrics", control.metrics),
+        get("/openapi.json", openapi.openapi),
+        get("/", web.page),
+        *(post(path, not_offered.not_offered) for path in not_offered.PATHS),
     ]
 
 
@@ -76,6 +98,7 @@ def build(settings: Settings, served: Iterable[Served], log: AccessLog | None = 
     registry = Registry(metrics.on_token, metrics.on_finished)
     metrics.watch(hub, registry.running.values)
     log = log or AccessLog(settings.log_format, settings.log_prompts)
+    state = State(settings=settings, hub=hub, requests=registry, metrics=metrics)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -88,8 +111,11 @@ def build(settings: Settings, served: Iterable[Served], log: AccessLog | None = 
                 await watch
             await hub.close()
 
+    def warn(text: str) -> None:
+        log.line("warning", text=text)
+
     app = Starlette(
-        routes=routes(),
+        routes=[*routes(), *extensions.mounts(lambda: state, warn)],
         middleware=[
             Middleware(Outermost, log=log, metrics=metrics, debug=settings.debug),
             Middleware(
@@ -102,5 +128,5 @@ def build(settings: Settings, served: Iterable[Served], log: AccessLog | None = 
         exception_handlers={HTTPException: _pass_on},
         lifespan=lifespan,
     )
-    app.state.exo = State(settings=settings, hub=hub, requests=registry, metrics=metrics)
+    app.state.exo = state
     return app

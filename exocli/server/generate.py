@@ -6,7 +6,6 @@ that its engine's `prepare` finds. All of it before the first byte of the answer
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
@@ -22,7 +21,7 @@ from exocli.server.streaming import Call, Collected, Reply, collect, frames, res
 from exocli.types import Message
 
 Parse = Callable[[bytes], Call]
-MakeReply = Callable[[Call, Running, int], Reply]
+MakeReply = Callable[[Call, Running], Reply]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ async def generate(http: HttpRequest, api: Api) -> Response:
     except BaseException:
         spool.discard(call.request)
         raise
-    reply = api.reply(call, running, int(time.time()))
+    reply = api.reply(call, running)
     headers = {"X-Request-Id": running.id}
     if not call.stream:
         collected = await unless_gone(http, collect(running))

@@ -53,6 +53,7 @@ class Running:
         self.client = client
         self.cancel = CancelToken()
         self.started = time.monotonic()
+        self.created = int(time.time())
         self.phase: Phase = "queued"
         self.processed = self.total = self.cached = self.tokens = 0
         self.heard = self.started
@@ -167,7 +168,7 @@ class Registry:
         try:
             session = await running.model.session()
             if session.loaded:
-                await session.prepare(running.request)
+                running.total = (await session.prepare(running.request)).prompt_tokens
             running.checked.set()
             async for event in session.stream(running.request, running.cancel):
                 if isinstance(event, Finished):

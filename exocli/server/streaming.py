@@ -29,7 +29,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """What an API's request asks for. `request` has neither id nor model name yet; `timeout` in seconds;
-    `keep_alive` in seconds, None = as it is; `empty`: nothing to answer, only load (or unload)."""
+    `keep_alive` in seconds, None = as it is; `empty`: nothing to answer, only load (or unload);
+    `echo`: the reply begins with the prompt."""
 
     request: Request
     model: str | None
@@ -39,7 +40,7 @@ class Call:
     timeout: float | None = None
     keep_alive: float | None = None
     empty: bool = False
-    extra: Any = None
+    echo: bool = False
 
 
 @dataclass(slots=True)
@@ -51,8 +52,10 @@ class Collected:
     calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[dict[str, Any]] | None = None
     finished: Finished | None = None
+    events: list[Event] = field(default_factory=list)
 
     def add(self, event: Event) -> None:
+        self.events.append(event)
         match event:
             case Text(text=text, logprobs=logprobs):
                 self.text.append(text)
@@ -77,10 +80,10 @@ class Reply(ABC):
     api = "openai"
     """Whose error shape."""
 
-    def __init__(self, call: Call, running: Running, created: int) -> None:
+    def __init__(self, call: Call, running: Running) -> None:
         self.call = call
         self.running = running
-        self.created = created
+        self.created = running.created
         self.model = call.model or running.model.name
 
     @abstractmethod

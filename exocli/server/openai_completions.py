@@ -1,0 +1,160 @@
+"""OpenAI's older Completions: a text to go on from. Shapes: the OpenAI API reference, "Completions"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from exocli.errors import BadRequest
+from exocli.server import convert
+from exocli.server.body import Common, Int, Number, Seed, Stop, parse
+from exocli.server.generate import Api
+from exocli.server.openai_chat import FINISH, StreamOptions, usage
+from exocli.server.streaming import DONE, Call, Collected, Reply, sse
+from exocli.types import Event, Finished, Progress, Reasoning, Request, Sampling, Text
+
+MOST_LOGPROBS = 5
+
+
+class CompletionRequest(Common):
+    model: str | None = None
+    prompt: str | list[Any]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Int | None = Field(default=None, ge=1)
+    temperature: Number | None = Field(default=None, ge=0)
+    top_p: Number | None = Field(default=None, ge=0, le=1)
+    top_k: Int | None = Field(default=None, ge=-1)
+    min_p: Number | None = Field(default=None, ge=0, le=1)
+    seed: Seed | None = None
+    stop: Stop = None
+    n: Int | None = None
+    best_of: Int | None = None
+    logprobs: Int | None = Field(default=None, ge=0, le=MOST_LOGPROBS)
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    repetition_penalty: Number | None = Field(default=None, gt=0)
+    logit_bias: dict[str, Number] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+
+
+def parse_completion(raw: bytes) -> Call:
+    """Raises BadRequest naming the field."""
+    body = parse(CompletionRequest, raw)
+    convert.only_one(body.n)
+    convert.only_one(body.best_of, "best_of")
+    convert.refuse("suffix", body.suffix)
+    if body.echo and body.logprobs is not None:
+        raise BadRequest("echo: the prompt's own logprobs are not offered here.", field="echo")
+    prompt = body.prompt
+    if isinstance(prompt, list):
+        if len(prompt) != 1 or not isinstance(prompt[0], str):
+            raise BadRequest("prompt: give one text a request; token ids are not taken.", field="prompt")
+        prompt = prompt[0]
+    if not prompt:
+        raise BadRequest("prompt: the prompt is empty.", field="prompt")
+    request = Request(
+        task="complete",
+        prompt=prompt,
+        sampling=Sampling(
+            temperature=body.temperature,
+            top_p=body.top_p,
+            top_k=body.top_k,
+            min_p=body.min_p,
+            seed=body.seed,
+            repetition_penalty=convert.penalty(body.repetition_penalty, 1.0),
+            presence_penalty=convert.penalty(body.presence_penalty),
+            frequency_penalty=convert.penalty(body.frequency_penalty),
+            logit_bias=convert.bias(body.logit_bias),
+        ),
+        max_tokens=body.max_tokens,
+        stop=convert.stops(body.stop),
+        logprobs=body.logprobs,
+    )
+    return Call(
+        request=request,
+        model=body.model,
+        stream=bool(body.stream),
+        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+        return_progress=bool(body.return_progress),
+        timeout=body.timeout,
+        echo=bool(body.echo),
+    )
+
+
+class CompletionReply(Reply):
+    _offset = 0
+    """Where in the reply the next token begins, in characters."""
+    _begun = False
+
+    def on(self, event: Event) -> Iterator[bytes]:
+        match event:
+            case Text(text=text, logprobs=logprobs):
+                yield self._chunk(
+                    self._echo() + text, logprobs=self._logprobs(logprobs) if logprobs else None
+                )
+            case Reasoning(text=text):  # this API has no other place for it
+                yield self._chunk(self._echo() + text)
+            case Finished(reason=reason):
+                yield self._chunk(self._echo(), finish=FINISH.get(reason, reason), top=self.receipt(event))
+                if self.call.include_usage:
+                    yield sse({**self._head(), "choices": [], "usage": usage(event.usage)})
+                yield DONE
+
+    def progress(self, event: Progress) -> Iterator[bytes]:
+        yield sse({**self._head(), "choices": [], "prompt_progress": self.prompt_progress(event)})
+
+    def failed(self, error: Any) -> Iterator[bytes]:
+        yield from super().failed(error)
+        yield DONE
+
+    def _echo(self) -> str:
+        """The prompt, before the first piece, if it was asked for."""
+        first, self._begun = not self._begun, True
+        return self.call.request.prompt or "" if first and self.call.echo else ""
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "id": f"cmpl-{self.running.id}",
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model,
+        }
+
+    def _chunk(
+        self, text: str, finish: str | None = None, logprobs: Any = None, top: dict[str, Any] | None = None
+    ) -> bytes:
+        choice = {"index": 0, "text": text, "finish_reason": finish, "logprobs": logprobs}
+        unasked = {"usage": None} if self.call.include_usage else {}
+        return sse({**self._head(), "choices": [choice], **unasked, **(top or {})})
+
+    def _logprobs(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        offsets = []
+        for entry in entries:
+            offsets.append(self._offset)
+            self._offset += len(entry["token"])
+        return {
+            "tokens": [entry["token"] for entry in entries],
+            "token_logprobs": [max(entry["logprob"], -9999.0) for entry in entries],
+            "top_logprobs": [{t: max(v, -9999.0) for t, _, v in entry.get("top", ())} for entry in entries],
+            "text_offset": offsets,
+        }
+
+    def whole(self, collected: Collected) -> dict[str, Any]:
+        finished = collected.finished
+        assert finished is not None
+        text = self._echo() + "".join(collected.reasoning) + "".join(collected.text)
+        logprobs = self._logprobs(collected.logprobs) if collected.logprobs is not None else None
+        choice = {
+            "index": 0,
+            "text": text,
+            "finish_reason": FINISH.get(finished.reason, finished.reason),
+            "logprobs": logprobs,
+        }
+        return {**self._head(), "choices": [choice], "usage": usage(finished.usage), **self.receipt(finished)}
+
+
+API = Api("openai.completions", parse_completion, CompletionReply)
