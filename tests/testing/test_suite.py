@@ -1,0 +1,78 @@
+"""The conformance kit itself: it lets a good backend through and finds what is wrong with a bad one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.distribution import write_distribution
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def run_kit(backend: str, site: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "exocli", "plugins", "test", backend, "--", "-q", "-rf", *args],
+        env={**os.environ, "PYTHONPATH": str(site), "EXO_HOME": str(site / "home")},
+        cwd=site,
+        capture_output=True,
+        text=True,
+    )
+
+
+def failed(output: str) -> set[str]:
+    return set(re.findall(r"^FAILED .*::(test_\w+)", output, re.M))
+
+
+def test_the_sample_plugin_passes(tmp_path):
+    done = run_kit("sample", tmp_path, "--exo-option", "shout=true")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[-1] == "The backend sample passes the conformance kit."
+    assert failed(done.stdout) == set()
+
+
+def test_a_backend_that_breaks_promises_is_found_out(tmp_path):
+    write_distribution(
+        tmp_path,
+        "liar",
+        """
+        import itertools
+        from exocli import BackendSpec, Capabilities, Finished, Progress, Text, Usage
+        from exocli import from_generator, hookimpl
+
+        count = itertools.count()
+
+        def generate(request, cancel):
+            yield Text(id=request.id, text=f"early {next(count)} ")
+            yield Progress(id=request.id, processed=5, total=9)
+            yield Progress(id=request.id, processed=4, total=9)
+            yield Finished(id=request.id, reason="stop",
+                           usage=Usage(prompt_tokens=9, completion_tokens=2, cached_tokens=0))
+
+        def open_engine(context):
+            return from_generator(generate, Capabilities(max_concurrency=9))
+
+        @hookimpl
+        def exo_backends():
+            yield BackendSpec(
+                name="liar", summary="", api=1, protocol="stream", place="inline", open="liar:open_engine",
+                probe="liar:gone", capabilities=Capabilities(max_concurrency=1),
+            )
+        """,
+    )
+    refused = run_kit("liar", tmp_path)
+    assert refused.returncode == 1 and "its probe failed" in refused.stdout
+    module = tmp_path / "liar.py"
+    module.write_text(module.read_text().replace('probe="liar:gone", ', ""))
+    done = run_kit("liar", tmp_path)
+    assert done.returncode == 1, done.stdout
+    assert {
+        "test_the_engine_narrows_what_the_spec_promises",
+        "test_progress_goes_forward_and_comes_before_the_text",
+        "test_one_token_is_one_token",
+        "test_greedy_twice_is_the_same",
+    } <= failed(done.stdout)
+    assert "does not pass" in done.stdout
