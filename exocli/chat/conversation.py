@@ -321,7 +321,7 @@ class Chat:
 
     def _offer(self, reply: Reply) -> None:
         who = self._session.waiting_for(reply.id)
-        self._view.note(notes.offer(who))
+        self._view.note(notes.offer(who), always=True)
 
     def _on_suspend(self, quiet: Quiet) -> None:
         loop = asyncio.get_running_loop()

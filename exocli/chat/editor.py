@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -94,7 +95,19 @@ class TerminalEditor:
         return keys
 
     async def read(self, default: str = "") -> str:
-        return clean(await self._session.prompt_async(default=default, handle_sigint=False))
+        from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
+        from prompt_toolkit.keys import Keys
+
+        text = await self._session.prompt_async(
+            default=default, handle_sigint=False, set_exception_handler=False
+        )
+        # Ctrl-C that came in one breath with Enter (a slow line does that) means the reply.
+        keys = get_typeahead(self._session.input)
+        others = [key for key in keys if key.key != Keys.ControlC]
+        store_typeahead(self._session.input, others)
+        if len(others) < len(keys):
+            signal.raise_signal(signal.SIGINT)
+        return clean(text)
 
     def interrupt(self) -> None:
         app = self._session.app

@@ -33,7 +33,8 @@ class View:
 
         self._out, self._err = out, err
         self._quiet = quiet
-        self.plain = render.plain(out) or render.plain(err)
+        self.plain = render.plain(out)
+        self._plain_notes = render.plain(err)
         self._same = out.isatty() and err.isatty()
         self._console = Console(file=err, highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._live: Live | None = None
@@ -95,9 +96,9 @@ class View:
 
     # ----------------------------------------------------------------------------------- the rest
 
-    def note(self, text: str) -> None:
-        """What a person wants to know, on a line of its own."""
-        if not self._quiet:
+    def note(self, text: str, *, always: bool = False) -> None:
+        """What a person wants to know, on a line of its own; `always` says it to the quiet ones too."""
+        if always or not self._quiet:
             self._say(text, "dim")
 
     def error(self, text: str) -> None:
@@ -107,7 +108,7 @@ class View:
         self.done_waiting()
         if self._same and not self._line_start:
             self._write("\n")
-        if self.plain:
+        if self._plain_notes:
             self._err.write(printable(text) + "\n")
         else:
             self._console.print(printable(text), style=style)
@@ -122,7 +123,7 @@ class View:
         """Show what is going on; call it several times a second, with "" for nothing."""
         if self._quiet or not line:
             return
-        if self.plain:
+        if self._plain_notes:
             if time.monotonic() >= self._next_line:
                 self._next_line = time.monotonic() + LINE_EVERY_S
                 self._err.write(printable(line) + "\n")

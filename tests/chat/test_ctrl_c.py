@@ -143,6 +143,15 @@ def test_a_press_after_a_second_brings_the_offer_at_once(start: Start) -> None:
     terminal.until("the worker was ended")
 
 
+def test_in_one_breath_with_enter_it_means_the_reply(start: Start) -> None:
+    terminal = start()
+    terminal.prompt()
+    terminal.ask("hello", "heard 1: hello")
+    terminal.send("forever" + ENTER + CTRL_C)
+    terminal.until(r"^\[stopped")
+    terminal.send(CTRL_D)
+
+
 def test_at_the_prompt_it_clears_the_line_then_says_how_to_leave(start: Start) -> None:
     terminal = start()
     terminal.prompt()
