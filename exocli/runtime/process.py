@@ -94,7 +94,6 @@ class ProcessRank:
             return
         if process.returncode is None:
             self._end_group()
-        await process.wait()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _read(self, errors: asyncio.Task[None]) -> None:
@@ -106,11 +105,13 @@ class ProcessRank:
                 self._on_line(rank, wire.decode(raw))
         except ValueError as error:
             reason = f"sent a line that is not of the protocol ({error})"
-            self._end_group()
-        status = await self._process.wait()
-        self._end_group()  # a child of the worker's would keep its memory and hold stderr open
-        await asyncio.wait([errors], timeout=TAIL_GRACE)  # so that the tail is whole
-        errors.cancel()
+        self._end_group()  # a child of the worker's would keep its memory, and hold stderr open
+        # asyncio says that a process has ended only when its pipes are closed too.
+        ended = asyncio.create_task(self._process.wait())
+        await asyncio.wait([ended, errors], timeout=TAIL_GRACE)
+        for late in (ended, errors):
+            late.cancel()
+        status = self._process.returncode
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._on_end(rank, reason or _ended(status))
@@ -160,7 +161,9 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _ended(status: int) -> str:
+def _ended(status: int | None) -> str:
+    if status is None:
+        return "closed its output and does not end"
     if status >= 0:
         return f"ended with status {status}"
     try:

@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-
 from exocli import BadRequest, CancelToken, Finished, Progress, Request, Sampling, Started, Status, Text
 from exocli.errors import Overloaded, Unavailable, Unsupported
 from exocli.runtime.session import Session
 from exocli.types import new_id
+
 from tests.runtime.conftest import Make
 from tests.support.engines import spec
 from tests.support.runtime import alive, end, is_progress, is_text, reply, text
@@ -94,7 +94,11 @@ async def test_what_a_request_asks_beyond_the_capabilities_is_refused_by_name(ma
 async def test_a_bad_request_hurts_nobody_else(make: Make) -> None:
     session = make("inline")
     other = asyncio.create_task(reply(session, "x y z " * 10, max_tokens=20))
-    for prompt, code in (("", "bad_request"), ("a refuse", "bad_request"), ("prepare-raise", "engine_failed")):
+    for prompt, code in (
+        ("", "bad_request"),
+        ("a refuse", "bad_request"),
+        ("prepare-raise", "engine_failed"),
+    ):
         last = end(await reply(session, prompt))
         assert last.reason == "error" and last.error is not None and last.error["code"] == code
     assert end(await other).reason == "length"
