@@ -13,12 +13,12 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
-from models import CONFIGS, build
 
 from exo_ring.agreement import Agreement
 from exo_ring.generator import RingGenerator, quiet_sampler
 from exo_ring.link import Link
 from exo_ring.pipeline import Stage
+from tests.exo_ring.models import CONFIGS, build
 
 CHUNK = 8
 mx.set_default_device(mx.cpu)
@@ -82,7 +82,7 @@ def filled(model: Any) -> list[Any]:
 def main() -> None:
     group = mx.distributed.init(backend="ring", strict=True)
     rank, size = group.rank(), group.size()
-    link = Link(group, wire=mx.float32, dtype=mx.float32)
+    link = Link(group, wire=mx.float32)
     for name, split in json.loads(sys.argv[1]):
         whole = build(name)
         start = sum(split[:rank])

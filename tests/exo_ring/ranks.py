@@ -1,4 +1,4 @@
-"""Runs a script of this folder as N ranks of an MLX ring, in real processes."""
+"""Runs a module of this folder as N ranks of an MLX ring, in real processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 def free_ports(count: int) -> list[int]:
@@ -23,7 +23,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def run(
-    script: str, size: int, folder: Path, *arguments: str, timeout: float = 60
+    module: str, size: int, folder: Path, *arguments: str, timeout: float = 60
 ) -> list[tuple[int, str, str]]:
     """(exit status, stdout, stderr) of each rank. Kills them all if one is not done in time."""
     hosts = folder / "hosts.json"
@@ -31,9 +31,9 @@ def run(
     children = []
     for rank in range(size):
         env = {**os.environ, "MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts), "OMP_NUM_THREADS": "1"}
-        command: Sequence[str] = [sys.executable, str(HERE / script), *arguments]
+        command: Sequence[str] = [sys.executable, "-m", f"tests.exo_ring.{module}", *arguments]
         pipe = subprocess.PIPE
-        children.append(subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True))
+        children.append(subprocess.Popen(command, env=env, cwd=ROOT, stdout=pipe, stderr=pipe, text=True))
     try:
         answers = [child.communicate(timeout=timeout) for child in children]
         return [(child.returncode, *answer) for child, answer in zip(children, answers, strict=True)]

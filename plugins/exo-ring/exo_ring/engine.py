@@ -72,6 +72,10 @@ class RingEngine(MlxEngine):
         with mx.stream(self._stream):
             return self._agreement.agree(received)
 
+    def _leave(self, live: Any) -> None:
+        super()._leave(live)
+        self._context.log(f"left {live.id} at step {self._agreement.step}")
+
     def describe(self) -> Mapping[str, Any]:
         plan = self._ring.plan
         return {

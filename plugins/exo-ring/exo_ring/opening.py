@@ -10,15 +10,18 @@ from exocli import OpenContext, StepEngine
 
 def open_engine(context: OpenContext) -> StepEngine:
     """Raises what `formation.form` and the loader raise."""
-    from exo_mlx import blas
-
-    report = blas.prepare(
-        context.cache_dir, threads(context.options.blas_threads, context.data["local_ranks"])
-    )
-    context.log(f"blas: {report}")
+    prepare(context)
     from exo_ring.engine import RingEngine
 
     return RingEngine(context)
+
+
+def prepare(context: OpenContext) -> None:
+    """Open a fast BLAS, with as many threads as this machine's ranks leave each other."""
+    from exo_mlx import blas
+
+    count = threads(context.options.blas_threads, context.data["local_ranks"])
+    context.log(f"blas: {blas.prepare(context.cache_dir, count)}")
 
 
 def threads(asked: int | None, local_ranks: int) -> int | None:

@@ -46,6 +46,4 @@ class Options(MlxOptions):
         if self.split is not None and any(count < 1 for count in self.split):
             raise ValueError("Every rank needs at least one layer: correct the option split.")
         if self.split is not None and self.strategy == "tensor":
-            raise ValueError(
-                "split divides layers between ranks; strategy=tensor gives every rank all of them."
-            )
+            raise ValueError("split divides layers between ranks; strategy=tensor divides each of them.")
