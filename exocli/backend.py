@@ -253,7 +253,7 @@ class StepEngine(EngineBase):
     """
 
     max_lead: int | None = None
-    """How many steps this rank may be ahead of the last one; None = no bound (one rank)."""
+    """How many steps rank 0, which leads, may be ahead of the last rank; None = no bound (one rank)."""
 
     @abstractmethod
     def prepare(self, request: Request) -> Prepared:

@@ -151,7 +151,7 @@ class StepLoop:
 
     def _wait(self) -> int:
         """Sleep while there is nothing to do, or while this rank would lead too far; → received."""
-        lead = self._engine.max_lead
+        lead = self._engine.max_lead if self._rank == 0 else None  # the others follow its header
         with self._wake:
             while not self._live and self._applied == self._received:
                 self._wake.wait()

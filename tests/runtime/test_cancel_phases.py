@@ -149,7 +149,7 @@ async def test_an_engine_that_ignores_it_is_killed_at_twice_the_deadline(
     assert 600 <= last.cancel.latency_ms < 2500
     other = end(await bystander)
     assert other.error is not None and other.error["code"] == "stalled"
-    assert all(wait_gone(pid) for pid in pids)
+    assert all([await asyncio.to_thread(wait_gone, pid) for pid in pids])
     assert text(await reply(session, "a", max_tokens=1)) == "a " and session.restarts == 1
 
 

@@ -207,11 +207,11 @@ async def test_a_child_of_a_dead_worker_neither_hides_the_death_nor_stays(make: 
     assert alive(child)
     last = end(await reply(session, "a die"))
     assert last.error is not None and last.error["code"] == "worker_died"
-    assert wait_gone(child)
+    assert await asyncio.to_thread(wait_gone, child)
     await session.load()
     child = session.facts["child"]
     await session.close()
-    assert wait_gone(child)
+    assert await asyncio.to_thread(wait_gone, child)
 
 
 async def test_an_idle_worker_uses_no_cpu(make: Make) -> None:
