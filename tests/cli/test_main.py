@@ -24,10 +24,11 @@ HEAVY += ("prompt_toolkit", "tomlkit", "huggingface_hub", "numpy", "uvicorn", "g
 
 
 def walk(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, click.Command]]:
+    """Our own commands, not those that plugins bring."""
     found = [(" ".join(path) or "exo", command)]
     if isinstance(command, click.Group):
         ctx = click.Context(command)
-        for name in command.list_commands(ctx):
+        for name in command.list_commands(ctx) if path else COMMANDS:
             child = command.get_command(ctx, name)
             assert child is not None
             found += walk(child, (*path, name))
