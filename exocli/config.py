@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from functools import cache
@@ -59,6 +58,8 @@ def offline() -> bool:
 
 @cache
 def _read(path: Path, _mtime: int) -> Mapping[str, Any]:
+    import tomllib  # here: most starts find no file, and `exo --help` counts milliseconds
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

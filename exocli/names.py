@@ -42,5 +42,9 @@ def resolve(name: str, models: Mapping[str, Any], builtin: Collection[str]) -> M
     if _HUB.match(base):
         return ModelRef(kind="hub", name=base, revision=revision or None, entry=entry)
     close = get_close_matches(target, [*models, *builtin], n=1)
-    hint = f'did you mean "{close[0]}"?' if close else "give ORG/NAME, a path that begins with ./ or /, or an alias."
+    hint = (
+        f'did you mean "{close[0]}"?'
+        if close
+        else "give ORG/NAME, a path that begins with ./ or /, or an alias."
+    )
     raise ModelNotFound(f'There is no model "{target}": {hint}')

@@ -6,10 +6,10 @@ import importlib
 import json
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -74,11 +74,14 @@ def test_listing_imports_nothing_heavy(args, home):
 
 
 def test_help_takes_less_than_150_ms(spawn):
+    """Of processor time, which is what it takes on an idle machine: this one may be busy with other things.
+    One quick run shows that it can be quick."""
     best = 1.0
-    for _ in range(40):  # the machine may be busy: one quick run shows that it can be quick
-        began = time.perf_counter()
+    for _ in range(20):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert spawn("--help", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait() == 0
-        best = min(best, time.perf_counter() - began)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         if best < 0.150:
             break
     assert best < 0.150
