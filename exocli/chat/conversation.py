@@ -1,46 +1,27 @@
 """The loop of `exo chat`: read a message, let the model reply, keep what came of it. One asyncio loop.
 
-Ties together editor, view, transcript, store and session; each of those knows none of the others. A
-Ctrl-C's way: `_on_interrupt` → stopping.py says what it means → the reply's CancelToken, or the kill.
+Ties together editor, view, transcript, store and reply; each of those knows none of the others.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from exocli.cancel import CancelToken
 from exocli.chat import commands, notes
 from exocli.chat.editor import Editor, EmptyInterrupt
+from exocli.chat.reply import Reply
 from exocli.chat.stopping import Stopping
 from exocli.chat.store import Conversation, Store
 from exocli.chat.terminal import Quiet
 from exocli.chat.transcript import Transcript
 from exocli.chat.view import View
-from exocli.chat.waiting import Waiting
-from exocli.errors import ExoError, from_dict
+from exocli.errors import ExoError, Unavailable, from_dict
 from exocli.runtime.loop import describe_error
 from exocli.runtime.session import Session
-from exocli.types import Event, Finished, Progress, Reasoning, Request, Text, new_id
-
-TICK_S = 0.1
-
-
-@dataclass
-class Reply:
-    """One reply on its way."""
-
-    waiting: Waiting
-    id: str = field(default_factory=new_id)
-    cancel: CancelToken = field(default_factory=CancelToken)
-    stopping: Stopping = field(default_factory=Stopping)
-    pieces: list[str] = field(default_factory=list)
-    spoke: bool = False
-    """Something of it is on the screen."""
+from exocli.types import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +63,13 @@ class Chat:
         self._last_stop: Stopping | None = None
         self._resuming = False
         self._loads: asyncio.Task[None] | None = None
-        self._ever_loaded = False
+        self._ever_opened = False
         self._broken: ExoError | None = None
         self._code = 0
         self._signal: int | None = None
         self._warned = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._main: asyncio.Task[object] | None = None
+        self._killing: asyncio.Task[None] | None = None
 
     @property
     def _transcript(self) -> Transcript:
@@ -107,8 +89,7 @@ class Chat:
             if self._signal is None:
                 raise
         finally:
-            if self._loads is not None:
-                self._loads.cancel()
+            self._stop_loading()
             await self._session.close()
         return Ending(self._code, self._signal)
 
@@ -172,12 +153,24 @@ class Chat:
     async def _open(self) -> None:
         try:
             await self._session.load()
-            self._ever_loaded = True
+            self._check_can_chat()
+            self._ever_opened = True
         except Exception as error:
             # A reply that waits for the engine tells of it itself, and so does the next one.
-            if not self._ever_loaded and self._reply is None:
+            if not self._ever_opened and self._reply is None:
                 self._broken = from_dict(describe_error(error))
                 self._editor.close()
+
+    def _stop_loading(self) -> None:
+        """Wait for the engine no longer: if no reply does either, the load ends."""
+        if self._loads is not None:
+            self._loads.cancel()
+
+    def _check_can_chat(self) -> None:
+        """Raises Unavailable for a model that only completes text, which is known once it is open."""
+        if self._session.loaded and "chat" not in self._session.capabilities.tasks:
+            name = self._session.model
+            raise Unavailable(f"{name} cannot chat (it has no chat template): choose another one with -m.")
 
     def _save(self) -> None:
         if self._store is None:
@@ -193,13 +186,11 @@ class Chat:
     # ------------------------------------------------------------------------------- one reply
 
     async def _answer(self) -> str:
-        """Let the model reply to the transcript; → a question that was taken back by a cancel."""
+        """Let the model reply to the transcript; → a question that a cancel took back, for the editor."""
         session, transcript = self._session, self._transcript
-        if self._ever_loaded and not session.loaded and not session.loading:
+        if self._ever_opened and not session.loaded and not session.loading:
             self._view.note("The worker had ended; it is started again.")
-        reply = self._reply = Reply(Waiting(session.model, session.spec.name))
         request = Request(
-            id=reply.id,
             model=session.model,
             messages=transcript.messages(),
             sampling=self._desk.sampling,
@@ -207,51 +198,40 @@ class Chat:
             stop=self._stop,
             continue_last=transcript.continuing,
         )
-        finished = Finished(id=reply.id, reason="cancelled")
-        with self._watching(reply):
-            try:
-                async for event in session.stream(request, reply.cancel):
-                    self._ever_loaded = self._ever_loaded or session.loaded
-                    if isinstance(event, Finished):
-                        finished = event
-                    else:
-                        self._show(reply, event)
-            finally:
-                transcript.settle("".join(reply.pieces), finished)
-                self._save()
+        reply = self._reply = Reply(
+            session,
+            request,
+            self._view,
+            quiet=self._quiet,
+            echoed=self._person and self._quiet is None,
+            resuming=self._resuming,
+            on_cancel=self._stop_loading,
+        )
+        try:
+            await reply.run()
+        finally:
+            self._reply, self._last_stop = None, reply.stopping
+            transcript.settle(reply.text, reply.finished)
+            self._save()
+        self._check_can_chat()
+        self._ever_opened |= reply.opened
+        if reply.finished.error is not None and not self._ever_opened:
+            raise from_dict(reply.finished.error)
         if reply.stopping.asked is not None and not self._person:
             self._signal = signal.SIGINT
-        if finished.reason == "error" and not self._ever_loaded and finished.error is not None:
-            raise from_dict(finished.error)
-        return self._conclude(reply, finished)
+        return self._conclude(reply)
 
-    def _show(self, reply: Reply, event: Event) -> None:
-        match event:
-            case Text(text=text):
-                reply.pieces.append(text)
-                reply.spoke = True
-                self._view.text(text)
-            case Reasoning(text=text):
-                reply.spoke = True
-                self._view.reasoning(text)
-            case Progress(cached=cached, total=total) if self._resuming and cached:
-                self._resuming = False
-                self._view.note(notes.resumed(cached, total))
-                reply.waiting.observe(event)
-            case _:
-                reply.waiting.observe(event)
-
-    def _conclude(self, reply: Reply, finished: Finished) -> str:
-        if reply.spoke:
-            self._view.end_reply()
-        taken_back = self._transcript.taken_back
-        self._resuming = taken_back is not None and finished.cancel is not None
+    def _conclude(self, reply: Reply) -> str:
+        """Say how it ended."""
+        finished, taken_back = reply.finished, self._transcript.taken_back
+        cancelled = finished.reason == "cancelled"
+        self._resuming = cancelled and taken_back is not None
         if finished.error is not None:
             self._code = 0 if self._person else 1
             self._view.error(str(finished.error.get("message", "The reply failed.")))
-        elif note := notes.ending(finished, bool(reply.pieces)):
+        elif note := notes.ending(finished, bool(reply.text)):
             self._view.note(note)
-        edited = finished.reason == "cancelled" and self._person and not self._view.plain
+        edited = cancelled and self._quiet is not None
         if taken_back is not None and self._person and not edited:
             self._view.note("Your message was taken back; /retry sends it again.")
         if self._verbose:
@@ -260,75 +240,16 @@ class Chat:
             self._view.blank()
         return taken_back or "" if edited else ""
 
-    @contextlib.contextmanager
-    def _watching(self, reply: Reply) -> Iterator[None]:
-        """While a reply is on its way: the line about the wait, the overdue cancel, Ctrl-Z."""
-        loop = asyncio.get_running_loop()
-        ticker = asyncio.create_task(self._tick(reply))
-        if self._quiet is not None:
-            self._quiet.hold_pastes()
-            loop.add_signal_handler(signal.SIGTSTP, self._on_suspend, self._quiet)
-        self._view.begin_waiting()
-        try:
-            yield
-        finally:
-            ticker.cancel()
-            if self._quiet is not None:
-                loop.remove_signal_handler(signal.SIGTSTP)
-            self._reply = None
-            self._view.done_waiting()
-
-    async def _tick(self, reply: Reply) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            if reply.stopping.overdue(self._session.cancel_deadline):
-                self._offer(reply)
-            elif not reply.spoke:
-                if self._session.loaded:
-                    reply.waiting.loaded()
-                self._view.waiting(reply.waiting.line())
-
     # --------------------------------------------------------------------------------- signals
 
     def _just_stopped(self) -> bool:
         return self._last_stop is not None and self._last_stop.recent
 
     def _on_interrupt(self) -> None:
-        reply = self._reply
-        if reply is None:
-            if not self._just_stopped():
-                self._editor.interrupt()
-            return
-        match reply.stopping.press():
-            case "cancel":
-                self._last_stop = reply.stopping
-                reply.waiting.stopping = True
-                if self._person and self._view.plain:
-                    self._view.interrupted()
-                if self._loads is not None:
-                    self._loads.cancel()  # the reply is the last who waits for the engine: the load ends
-                reply.cancel.cancel("Ctrl-C")
-                reads_on = self._session.capabilities.cancel_prefill == "none"
-                if reads_on and self._session.loaded and not reply.spoke:
-                    self._view.note(f"{self._session.spec.name} finishes reading the prompt first.")
-            case "offer":
-                self._offer(reply)
-            case "kill":
-                self._view.note("Killing the worker.")
-                self._spawn(self._session.kill())
-            case "nothing":
-                pass
-
-    def _offer(self, reply: Reply) -> None:
-        who = self._session.waiting_for(reply.id)
-        self._view.note(notes.offer(who), always=True)
-
-    def _on_suspend(self, quiet: Quiet) -> None:
-        loop = asyncio.get_running_loop()
-        self._view.done_waiting()
-        loop.remove_signal_handler(signal.SIGTSTP)
-        quiet.suspend()
-        loop.add_signal_handler(signal.SIGTSTP, self._on_suspend, quiet)
+        if self._reply is not None:
+            self._reply.press()
+        elif not self._just_stopped():
+            self._editor.interrupt()
 
     def _on_end(self, number: int) -> None:
         """SIGTERM, SIGHUP: leave in good order; a second one no longer waits for the worker."""
@@ -336,12 +257,7 @@ class Chat:
             self._signal = number
             self._main.cancel()
         else:
-            self._spawn(self._session.kill())
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._killing = asyncio.get_running_loop().create_task(self._session.kill())
 
 
 class _Leave(Exception):

@@ -12,7 +12,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -49,7 +49,7 @@ CAPABILITIES = Capabilities(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    load: Literal["fast", "hang", "fail"] = "fast"
+    load: Literal["fast", "hang", "fail", "base"] = "fast"
 
 
 @dataclass
@@ -157,7 +157,10 @@ def open_talker(context: OpenContext) -> StepEngine:
     if context.options.load == "hang":
         threading.Event().wait()
     context.progress(3, 3)
-    return Talker()
+    talker = Talker()
+    if context.options.load == "base":
+        talker.capabilities = replace(CAPABILITIES, tasks=("complete",))
+    return talker
 
 
 class Silent(StreamEngine):

@@ -222,13 +222,12 @@ def test_ended_from_outside_at_any_moment(
         assert saved == [], "the question was taken back"
 
 
-@pytest.mark.parametrize("moment", ["prefill", "decode", "idle"])
+@pytest.mark.parametrize("moment", ["prefill", "idle"])
 def test_a_chat_that_is_killed_takes_its_worker_along(start: Start, moment: str) -> None:
     terminal = start()
     terminal.prompt()
     message, seen = {
         "prefill": (LONG, "reading █"),
-        "decode": ("forever", "heard 1: forever heard"),
         "idle": ("hi", "heard 1: hi"),
     }[moment]
     terminal.send(message + ENTER)

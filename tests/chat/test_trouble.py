@@ -7,6 +7,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.chat.conftest import Start, command
 from tests.chat.terminal import CTRL_D, ENTER
 from tests.support.runtime import wait_gone
@@ -58,13 +60,24 @@ def test_an_engine_that_cannot_be_opened_ends_the_chat(start: Start) -> None:
     assert b"Traceback" not in terminal.raw
 
 
-def test_an_engine_that_cannot_be_opened_piped(env: dict[str, str]) -> None:
+def test_a_model_that_only_completes_ends_the_chat(start: Start) -> None:
+    terminal = start("-o", "load=base")
+    assert terminal.ended() == 3
+    terminal.until(r"^exo: talker cannot chat \(it has no chat template\): choose another one with -m\.$")
+
+
+@pytest.mark.parametrize(
+    ("load", "told"),
+    [
+        ("fail", "exo: The talker's weights are cut off.\n"),
+        ("base", "exo: talker cannot chat (it has no chat template): choose another one with -m.\n"),
+    ],
+)
+def test_engines_that_will_not_do_piped(env: dict[str, str], load: str, told: str) -> None:
     done = subprocess.run(
-        command("-o", "load=fail"), input=b"hi\nyou\n", env=env, capture_output=True, timeout=30
+        command("-o", f"load={load}"), input=b"hi\nyou\n", env=env, capture_output=True, timeout=30
     )
-    assert done.returncode == 3
-    assert done.stdout == b""
-    assert done.stderr == b"exo: The talker's weights are cut off.\n"
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (3, b"", told)
 
 
 def test_what_cannot_be_kept_is_told_once(start: Start, env: dict[str, str]) -> None:
@@ -84,8 +97,6 @@ def test_flags_that_do_not_fit(env: dict[str, str]) -> None:
         (["-c"], "no conversation to continue"),
         (["--resume", "2020"], 'no conversation "2020"'),
         (["-c", "--resume", "x"], "not both"),
-        (["-o", "colour=red"], 'no option "colour"'),
-        (["--temperature", "hot"], "temperature"),
     ):
         done = subprocess.run(command(*flags), input=b"", env=env, capture_output=True, timeout=30)
         assert done.returncode == 2, flags
