@@ -6,7 +6,10 @@ reported by name, distribution, version and reason; everything else works.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,6 +25,8 @@ from exocli.errors import BackendNotFound, ExoError
 GROUP = "exo"
 HOME = "exocli"
 """The distribution whose plugins are the built-ins."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 Spec = TypeVar("Spec", BackendSpec, CommandSpec, RouteSpec)
 
@@ -68,7 +73,13 @@ class PluginManager:
 
 def _origin(point: EntryPoint) -> tuple[str, str]:
     dist = point.dist
-    return (dist.name, dist.version) if dist is not None else ("unknown", "?")
+    name, version = (dist.name, dist.version) if dist is not None else (None, None)
+    return name or "unknown", version or "?"  # broken metadata has neither
+
+
+def _same(name: str) -> str:
+    """Distributions are named alike however they spell it (PyPA's name normalization)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _wanted(point: EntryPoint) -> bool:
@@ -77,11 +88,12 @@ def _wanted(point: EntryPoint) -> bool:
         return True
     if os.environ.get("EXO_NO_PLUGINS", "").lower() in ("1", "true", "yes"):
         return False
-    names = {point.name, distribution}
+    names = {_same(point.name), _same(distribution)}
     allowed = os.environ.get("EXO_PLUGINS")
-    if allowed is not None and not names & {name.strip() for name in allowed.split(",")}:
+    if allowed is not None and not names & {_same(name.strip()) for name in allowed.split(",")}:
         return False
-    return not names & set(config.get("plugins.disabled", ()))
+    disabled = config.get("plugins.disabled", ())
+    return not names & {_same(str(name)) for name in ([disabled] if isinstance(disabled, str) else disabled)}
 
 
 def _reason(error: BaseException) -> str:
@@ -102,6 +114,11 @@ class _Loader:
         self.out.problems.append(Problem(plugin, *origin, reason))
 
     def load(self, points: Iterable[EntryPoint]) -> PluginManager:
+        # What a plugin prints must not get into the output of the command that lists it.
+        with contextlib.redirect_stdout(sys.stderr):
+            return self._load_all(points)
+
+    def _load_all(self, points: Iterable[EntryPoint]) -> PluginManager:
         # Built-ins first: a name goes to the first who asks.
         order = sorted(points, key=lambda p: (_origin(p)[0] != HOME, *_origin(p), p.name))
         for point in order:
@@ -114,7 +131,8 @@ class _Loader:
         try:
             module = point.load()
         except BaseException as error:
-            return self.problem(point.name, origin, f"cannot be imported ({_reason(error)})")
+            self.problem(point.name, origin, f"cannot be imported ({_reason(error)})")
+            return
         key = f"{origin[0]}:{point.name}"
         try:
             self.pm.register(module, name=key)
@@ -122,12 +140,16 @@ class _Loader:
             # register() is not atomic: hooks before the faulty one are in already.
             if self.pm.has_plugin(key):
                 self.pm.unregister(name=key)
-            reason = str(error).splitlines()[-1] if isinstance(error, pluggy.PluginValidationError) else ""
-            return self.problem(point.name, origin, f"wrong hook signature ({reason or _reason(error)})")
-        known = {"exo_backends", "exo_commands", "exo_server_routes"}
-        hooks = {n for n in dir(module) if n.startswith("exo_") and hasattr(getattr(module, n), "exo_impl")}
-        for name in sorted(hooks - known):
-            self.problem(point.name, origin, f'implements "{name}", which is not a hook of this version')
+            text = f"cannot be registered ({_reason(error)})"
+            if isinstance(error, pluggy.PluginValidationError):
+                text = f"wrong hook signature ({str(error).splitlines()[-1]})"
+            self.problem(point.name, origin, text)
+            return
+        callers = self.pm.get_hookcallers(module) or []
+        for caller in callers:
+            if not caller.has_spec():
+                text = f'implements "{caller.name}", which is not a hook of this version'
+                self.problem(point.name, origin, text)
         before = len(self.out.problems)
         for hook, kind, table in (
             ("exo_backends", BackendSpec, self.out.backends),
@@ -135,9 +157,9 @@ class _Loader:
             ("exo_server_routes", RouteSpec, self.out.routes),
         ):
             self._collect(module, key, point.name, origin, hook, kind, table)
-        if hooks & known and len(self.out.problems) == before:
+        if any(caller.has_spec() for caller in callers) and len(self.out.problems) == before:
             self.out.loaded.append((point.name, *origin))
-        elif not hooks:
+        elif not callers:
             self.problem(point.name, origin, "implements no hook of exo")
 
     def _collect(
@@ -157,12 +179,17 @@ class _Loader:
             answers = self.pm.subset_hook_caller(hook, only)() if only else caller()
             specs = [spec for answer in answers for spec in answer]
         except BaseException as error:
-            return self.problem(plugin, origin, f"{hook} failed ({_reason(error)})")
+            self.problem(plugin, origin, f"{hook} failed ({_reason(error)})")
+            return
         for spec in specs:
             if not isinstance(spec, kind):
                 self.problem(
                     plugin, origin, f"{hook} answered a {type(spec).__name__}, not a {kind.__name__}"
                 )
+            elif not isinstance(spec.name, str) or not _NAME.fullmatch(spec.name):
+                what = kind.__name__.removesuffix("Spec").lower()
+                text = f'the name {spec.name!r} of a {what} must be of letters, digits, ".", "_" and "-"'
+                self.problem(plugin, origin, text)
             elif isinstance(spec, BackendSpec) and spec.api != API:
                 text = f'backend "{spec.name}" is written for plugin API {spec.api}, this is {API}'
                 self.problem(plugin, origin, text)
@@ -178,12 +205,12 @@ class _Loader:
             full = f"{origin[0]}:{name}"
             what = type(spec).__name__.removesuffix("Spec").lower()
             if full in table:
-                return self.problem(plugin, origin, f'offers the {what} "{name}" twice')
+                self.problem(plugin, origin, f'offers the {what} "{name}" twice')
+                return
             text = f'the {what} "{name}" belongs to {holder.distribution} already; this one is "{full}"'
             self.problem(plugin, origin, text)
             name = full
         table[name] = Registered(name, spec, *origin, plugin)
-        return None
 
 
 @cache
