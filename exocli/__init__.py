@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         ModelBroken,
         ModelNotFound,
         OutOfMemory,
+        Overloaded,
         Unavailable,
         Unsupported,
         UpstreamError,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         ToolCall,
         ToolUse,
         Usage,
+        new_id,
     )
 
 __all__ = [
@@ -91,6 +93,7 @@ __all__ = [
     "ModelSource",
     "OpenContext",
     "OutOfMemory",
+    "Overloaded",
     "Part",
     "Prepared",
     "Progress",
@@ -119,6 +122,7 @@ __all__ = [
     "from_generator",
     "hookimpl",
     "models_dir",
+    "new_id",
     "offline",
 ]
 
@@ -155,6 +159,7 @@ _HOME = {
         "ModelBroken",
         "ModelNotFound",
         "OutOfMemory",
+        "Overloaded",
         "Unavailable",
         "Unsupported",
         "UpstreamError",
@@ -179,6 +184,7 @@ _HOME = {
         "ToolCall",
         "ToolUse",
         "Usage",
+        "new_id",
     ),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
