@@ -117,10 +117,17 @@ class Overloaded(ExoError):
 
 
 class UpstreamError(ExoError):
-    """A remote server answered with an error or broke off. details: `status`, `url`."""
+    """A remote server answered with an error or broke off. details: `status`, `url`, `upstream` (its
+    words). A gateway passes the status on."""
 
     code = "upstream_error"
     http_status = 502
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message, **details)
+        status = details.get("status")
+        if isinstance(status, int) and 400 <= status < 600:
+            self.http_status = status  # type: ignore[misc]
 
 
 class RemoteFailure(ExoError):
