@@ -37,15 +37,22 @@ class CancelToken:
         return self._reason
 
     def cancel(self, reason: str = "cancelled") -> bool:
-        """Ask to stop; True if this call was the first."""
+        """Ask to stop; True if this call was the first. Everybody is told, then the first error that a
+        callback raised is raised here."""
         with self._lock:
             if self._reason is not None:
                 return False
             self._reason = reason
             self.asked_at = time.monotonic()
             callbacks, self._callbacks = self._callbacks, []
+        errors = []
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
         return True
 
     def on_cancel(self, callback: Callable[[], object]) -> Callable[[], None]:

@@ -20,7 +20,7 @@ class ExoError(Exception):
     exit_code: ClassVar[int] = 1
     http_status: ClassVar[int] = 500
 
-    def __init__(self, message: str, **details: Any) -> None:
+    def __init__(self, message: str, /, **details: Any) -> None:
         super().__init__(message)
         self.message = message
         self.details = {key: value for key, value in details.items() if value is not None}
@@ -123,7 +123,7 @@ class UpstreamError(ExoError):
     code = "upstream_error"
     http_status = 502
 
-    def __init__(self, message: str, **details: Any) -> None:
+    def __init__(self, message: str, /, **details: Any) -> None:
         super().__init__(message, **details)
         status = details.get("status")
         if isinstance(status, int) and 400 <= status < 600:
@@ -133,7 +133,7 @@ class UpstreamError(ExoError):
 class RemoteFailure(ExoError):
     """An error that crossed a process boundary, with the code it had there."""
 
-    def __init__(self, code: str, message: str, **details: Any) -> None:
+    def __init__(self, code: str, message: str, /, **details: Any) -> None:
         super().__init__(message, **details)
         self.code = code  # type: ignore[misc]
         known = _BY_CODE.get(code)

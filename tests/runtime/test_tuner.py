@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from exocli.backend import WARM_UP_CHUNK
 from exocli.runtime.tuner import LARGEST, ChunkTuner
 from hypothesis import given
@@ -56,9 +58,9 @@ def test_noise_does_not_make_it_swing(target: float, per_token: float, noise: li
 def test_one_change_is_one_size() -> None:
     tuner = ChunkTuner(0.3)
     seen = [tuner.chunk, *settle(tuner, 1e-5)]
-    assert all(b in (a, 2 * a) for a, b in zip(seen, seen[1:], strict=False)) and seen[-1] == LARGEST
+    assert all(b in (a, 2 * a) for a, b in pairwise(seen)) and seen[-1] == LARGEST
     seen = [tuner.chunk, *settle(tuner, 1e-1)]
-    assert all(b in (a, a // 2) for a, b in zip(seen, seen[1:], strict=False)) and seen[-1] == WARM_UP_CHUNK
+    assert all(b in (a, a // 2) for a, b in pairwise(seen)) and seen[-1] == WARM_UP_CHUNK
 
 
 @given(st.integers(0, 15), st.floats(-1, 10))
