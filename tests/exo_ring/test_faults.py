@@ -1,5 +1,6 @@
 """Ranks that die, stop, raise or never come: an error in bounded time that names the rank, nothing left
-behind, and the next request starts a fresh ring. Real processes, each fault in each phase."""
+behind, and the next request starts a fresh ring. Real processes; one ring after the other, each broken by
+the next test."""
 
 from __future__ import annotations
 
@@ -9,42 +10,70 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from exocli import CancelToken, Event, Finished, Progress, Text
+import pytest_asyncio
+from exocli import CancelToken, Event, Progress, Text
 from exocli.errors import ExoError
 from exocli.runtime.session import Session
 
-from tests.exo_ring.conftest import Make
+from tests.exo_ring.conftest import open_session
 from tests.exo_ring.faulty import MARK
 from tests.support.runtime import ROOT, alive, end, reply, text, wait_gone
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 LONG = "the quick brown fox jumps over the lazy dog. " * 60
 
 
-async def run_until(session: Session, phase: str, strike: object) -> tuple[list[Event], float]:
-    """A long request; `strike()` once it is in that phase. → its events, and the seconds since."""
-    struck = 0.0
+@pytest.fixture(scope="module")
+def mark(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fault") / "mark"
 
-    def at(event: Event) -> bool:
-        nonlocal struck
-        wanted = Text if phase == "decode" else Progress
-        if isinstance(event, wanted) and not struck:
-            struck = time.monotonic()
-            strike()  # type: ignore[operator]
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ring(folder: Path, mark: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Session]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EXO_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv(MARK, str(mark))
+        session = open_session(folder, opener="open_raising", chunk=32)
+        yield session
+        pids = session.pids
+        await session.close()
+        assert all(wait_gone(pid) for pid in pids)
+
+
+class Strike:
+    """Does something to the ring once a long request is in a phase."""
+
+    def __init__(self, session: Session, phase: str, blow: Callable[[], object]) -> None:
+        self.session, self.old, self.restarts = session, session.pids, session.restarts
+        self._wanted = Text if phase == "decode" else Progress
+        self._prompt = "hello" if phase == "decode" else LONG
+        self._blow = blow
+        self.at = 0.0
+
+    def _look(self, event: Event) -> bool:
+        if isinstance(event, self._wanted) and not self.at:
+            self.at = time.monotonic()
+            self._blow()
         return False
 
-    events = await reply(session, LONG, task="complete", max_tokens=1000, at=at)
-    return events, time.monotonic() - struck
+    async def run(self, token: CancelToken | None = None) -> list[Event]:
+        return await reply(
+            self.session, self._prompt, token=token, at=self._look, task="complete", max_tokens=1000
+        )
 
-
-async def works_again(session: Session, old: list[int]) -> None:
-    """None of the old processes is left, and a fresh ring answers."""
-    assert all(wait_gone(pid) for pid in old)
-    events = await reply(session, "hello", task="complete", max_tokens=4)
-    assert end(events).reason == "length" and text(events)
-    assert not {*old} & {*session.pids} and session.restarts == 1
+    async def ended_within(self, seconds: float) -> None:
+        """The request is over in time, no old process is left, and a fresh ring answers."""
+        assert time.monotonic() - self.at < seconds
+        for pid in self.old:
+            assert await asyncio.to_thread(wait_gone, pid)
+        events = await reply(self.session, "hello", task="complete", max_tokens=4)
+        assert end(events).reason == "length" and text(events)
+        assert not {*self.old} & {*self.session.pids} and self.session.restarts == self.restarts + 1
 
 
 def failure(events: list[Event]) -> tuple[str, str]:
@@ -53,102 +82,80 @@ def failure(events: list[Event]) -> tuple[str, str]:
     return last.error["code"], last.error["message"]
 
 
-CASES = [("prefill", 1), ("decode", 0)]
-MORE = [("prefill", 0), ("decode", 1)]
+def soak(*cases: tuple[str, int]) -> list[object]:
+    return [pytest.param(*case, marks=pytest.mark.soak) for case in cases]
 
 
 @pytest.mark.parametrize(
-    ("phase", "rank"), [*CASES, *(pytest.param(*case, marks=pytest.mark.soak) for case in MORE)]
+    ("phase", "rank"), [("prefill", 1), ("decode", 0), *soak(("prefill", 0), ("decode", 1))]
 )
-async def test_a_rank_that_is_killed(make: Make, phase: str, rank: int) -> None:
-    session = make(chunk=32)
-    await session.load()
-    old = session.pids
-    events, took = await run_until(session, phase, lambda: os.kill(old[rank], signal.SIGKILL))
-    code, message = failure(events)
+async def test_a_rank_that_is_killed(ring: Session, phase: str, rank: int) -> None:
+    await ring.load()
+    strike = Strike(ring, phase, lambda: os.kill(ring.pids[rank], signal.SIGKILL))
+    code, message = failure(await strike.run())
     assert code == "worker_died" and message.startswith(f"Rank {rank} on this machine of ring was killed")
-    assert took < 2
-    await works_again(session, old)
+    await strike.ended_within(2)
 
 
-async def test_a_rank_that_is_killed_while_nothing_runs(make: Make) -> None:
-    session = make()
-    await session.load()
-    old = session.pids
-    os.kill(old[1], signal.SIGKILL)
-    assert await asyncio.to_thread(wait_gone, old[0], 5.0), "the rest of the ring must not stay"
-    await works_again(session, old)
+async def test_a_rank_that_is_killed_while_nothing_runs(ring: Session) -> None:
+    await ring.load()
+    strike = Strike(ring, "idle", lambda: None)
+    os.kill(ring.pids[1], signal.SIGKILL)
+    strike.at = time.monotonic()
+    assert await asyncio.to_thread(wait_gone, strike.old[0]), "the rest of the ring must not stay"
+    await strike.ended_within(5)
 
 
 @pytest.mark.parametrize(
-    ("phase", "rank"),
-    [("decode", 1), *(pytest.param(*c, marks=pytest.mark.soak) for c in [("prefill", 0), ("prefill", 1)])],
+    ("phase", "rank"), [("decode", 1), *soak(("decode", 0), ("prefill", 0), ("prefill", 1))]
 )
-async def test_a_rank_that_is_stopped(make: Make, phase: str, rank: int) -> None:
-    session = make(chunk=32)
-    await session.load()
-    old = session.pids
-    events, took = await run_until(session, phase, lambda: os.kill(old[rank], signal.SIGSTOP))
-    code, message = failure(events)
+async def test_a_rank_that_is_stopped(ring: Session, phase: str, rank: int) -> None:
+    await ring.load()
+    strike = Strike(ring, phase, lambda: os.kill(ring.pids[rank], signal.SIGSTOP))
+    code, message = failure(await strike.run())
     assert code == "stalled" and message == f"Rank {rank} on this machine of ring gives no sign of life."
-    assert took < 6
-    await works_again(session, old)
+    await strike.ended_within(6)
 
 
-async def test_a_cancel_returns_although_a_rank_is_stopped(make: Make) -> None:
-    session = make(chunk=32, stall_timeout=0)
-    await session.load()
-    old = session.pids
+@pytest.mark.parametrize(
+    ("phase", "rank"), [("decode", 0), *soak(("decode", 1), ("prefill", 0), ("prefill", 1))]
+)
+async def test_a_cancel_returns_although_a_rank_is_stopped(ring: Session, phase: str, rank: int) -> None:
+    await ring.load()
     token = CancelToken()
 
-    def strike() -> None:
-        os.kill(old[0], signal.SIGSTOP)
+    def blow() -> None:
+        os.kill(ring.pids[rank], signal.SIGSTOP)
         token.cancel()
 
-    events: list[Event] = []
-    struck = 0.0
-    from exocli import Request
-
-    async for event in session.stream(Request(prompt=LONG, task="complete", max_tokens=1000), token):
-        events.append(event)
-        if isinstance(event, Text) and not struck:
-            struck = time.monotonic()
-            strike()
-    last = events[-1]
-    assert isinstance(last, Finished) and last.reason == "cancelled" and last.cancel is not None
+    strike = Strike(ring, phase, blow)
+    last = end(await strike.run(token))
+    assert last.reason == "cancelled" and last.cancel is not None
     assert last.cancel.killed and last.cancel.kept_tokens == 0
-    assert time.monotonic() - struck < 8
-    await works_again(session, old)
+    await strike.ended_within(8)
 
 
 @pytest.mark.parametrize(
-    ("phase", "rank"),
-    [("decode", 1), *(pytest.param(*c, marks=pytest.mark.soak) for c in [("prefill", 0), ("decode", 0)])],
+    ("phase", "rank"), [("decode", 1), *soak(("decode", 0), ("prefill", 0), ("prefill", 1))]
 )
-async def test_a_rank_that_raises(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, rank: int
-) -> None:
-    mark = tmp_path / "mark"
-    monkeypatch.setenv(MARK, str(mark))
-    session = make(opener="open_raising", chunk=32)
-    await session.load()
-    old = session.pids
-    events, took = await run_until(session, phase, lambda: mark.write_text(str(rank)))
-    code, message = failure(events)
+async def test_a_rank_that_raises(ring: Session, mark: Path, phase: str, rank: int) -> None:
+    await ring.load()
+    strike = Strike(ring, phase, lambda: mark.write_text(str(rank)))
+    code, message = failure(await strike.run())
     assert code == "engine_failed" and "a fault made by a test" in message
-    assert took < 3
-    await works_again(session, old)
+    await strike.ended_within(3)
 
 
-async def test_a_rank_that_fails_while_it_opens(make: Make) -> None:
-    session = make(opener="open_never", connect_timeout=3)
+async def test_a_rank_that_fails_while_it_opens(folder: Path) -> None:
+    session = open_session(folder, opener="open_never", connect_timeout=3)
     start = time.monotonic()
     with pytest.raises(ExoError, match="MemoryError: a fault made by a test"):
         await session.load()
     assert time.monotonic() - start < 10
+    await session.close()
 
 
-async def test_a_program_that_is_killed_leaves_no_rank(folder: Path, home: Path) -> None:
+async def test_a_program_that_is_killed_leaves_no_rank(folder: Path) -> None:
     """Its ranks see the end of their pipes, in the middle of the work too."""
     code = (
         "import asyncio, sys\n"
