@@ -132,6 +132,18 @@ class ModelSource(Protocol):
         """Convert a model file (GGUF) into models/; raises ModelBroken before anything is written."""
 
 
+class Catalog(Protocol):
+    """For a backend whose models are a server's: nothing of theirs is on this machine."""
+
+    def models(self) -> Iterable[ModelInfo]:
+        """What was seen on servers, for listing and completion; from a cache, offline, fast. `source` is
+        the server's address."""
+
+    def ask(self, options: Any) -> Sequence[str]:
+        """What the server that `options` (an instance of `open_options`) names has now, the default one
+        first; empty where it does not tell. Asks the network. Raises Unavailable, UpstreamError."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
     """`probe`'s answer. `reason` and `hint` say what is missing and how to get it."""
@@ -163,6 +175,7 @@ class BackendSpec:
     request_options: frozen dataclass of what a request's `options` may carry
     probe:           () -> Availability; fast, offline
     models:          () -> ModelSource
+    catalog:         () -> Catalog, in place of `models`, where the models are a server's
     launch:          (ModelRef, options) -> Sequence[WorkerSpec]; default one local worker
     doctor:          () -> Iterable[Check]: what `exo doctor` says about it; offline, a few seconds at most
     baseline:        (OpenContext) -> StreamEngine: the same work bare, for `exo bench` to compare with;
@@ -179,6 +192,7 @@ class BackendSpec:
     request_options: str | None = None
     probe: str | None = None
     models: str | None = None
+    catalog: str | None = None
     launch: str | None = None
     doctor: str | None = None
     baseline: str | None = None

@@ -29,6 +29,14 @@ def split_pairs(pairs: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def is_secret(key: str) -> bool:
+    """`api_key`, `backends.x.token` and the like: not shown, and not taken from a command line."""
+    name = key.rpartition(".")[2].lower().replace("-", "_")
+    return name in ("key", "token", "secret", "password") or name.endswith(
+        ("_key", "_token", "_secret", "_password")
+    )
+
+
 def build(cls: type[Any] | None, layers: Iterable[Mapping[str, Any]], owner: str) -> Any:
     """An instance of `cls` from its defaults and the layers, later ones winning; None if `cls` is None.
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 LEVELS = (
     ("errors", "types", "cancel"),
     ("config", "options"),
-    ("backend",),
+    ("backend", "served"),
     ("hookspecs", "names"),
     ("plugins",),
     ("runtime",),

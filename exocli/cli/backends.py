@@ -40,6 +40,11 @@ def backends(settings: Globals, as_json: bool) -> None:
             click.echo(f"\n{row['name']}: {_capability_text(row['capabilities'])}")
             for key, option in row["options"].items():
                 click.echo(f"  -o {key}={option['takes']}  (default {option['default']})")
+            for server in row.get("servers", ()):
+                facts = ", ".join(
+                    f"{key} {value}" for key, value in server.items() if key not in ("url", "models")
+                )
+                click.echo(f"  {server['url']}: {facts}; models: {', '.join(server['models'])}")
 
 
 def _row(name: str, one: plugins.Registered[BackendSpec]) -> dict[str, Any]:
@@ -57,6 +62,7 @@ def _row(name: str, one: plugins.Registered[BackendSpec]) -> dict[str, Any]:
         "place": spec.place,
         "capabilities": {f.name: getattr(spec.capabilities, f.name) for f in fields(Capabilities)},
         "options": _options(spec),
+        **({"servers": _servers(name)} if spec.catalog is not None else {}),
     }
 
 
@@ -71,8 +77,20 @@ def _options(spec: BackendSpec) -> dict[str, dict[str, Any]]:
     except Exception:
         return {}
     return {
-        name: {"takes": options.describe(hints[name]), "default": value} for name, value in defaults.items()
+        name: {"takes": options.describe(hints[name]), "default": value}
+        for name, value in defaults.items()
+        if not options.is_secret(name)  # those are taken from elsewhere
     }
+
+
+def _servers(name: str) -> list[dict[str, Any]]:
+    """The servers that a backend was used with: what each is, and its models."""
+    catalog = context.catalogs().get(name)
+    found: dict[str, dict[str, Any]] = {}
+    for info in catalog.models() if catalog is not None else ():
+        row = found.setdefault(info.source, {"url": info.source, **info.details, "models": []})
+        row["models"].append(info.name)
+    return list(found.values())
 
 
 def _capability_text(capabilities: dict[str, Any]) -> str:

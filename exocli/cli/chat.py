@@ -18,6 +18,7 @@ from exocli.cli import context, plugin_commands, pulling, signals
 from exocli.cli.params import (
     backend_option,
     engine_options,
+    local_option,
     model_option,
     option,
     pull_option,
@@ -56,6 +57,7 @@ def _complete_id(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 @option("--resume", metavar="ID", shell_complete=_complete_id, help="Go on with this conversation.")
 @option("--no-save", is_flag=True, help="Keep nothing of it on disk.")
 @pull_option
+@local_option
 @sampling_options
 @pass_globals
 def chat(
@@ -68,6 +70,7 @@ def chat(
     resume: str | None,
     no_save: bool,
     pull: bool,
+    local: bool,
     sampling: Sampling,
     max_tokens: int | None,
     stop: tuple[str, ...],
@@ -83,7 +86,9 @@ def chat(
     conversation = _earlier(last, resume)
     if conversation is not None:
         model, backend = model or conversation.model, backend or conversation.backend
-    chosen = context.choose(model, backend, pairs)
+    chosen = context.choose(model, backend, pairs, local=local)
+    if chosen.server:
+        settings.note(f"Using exo serve at {chosen.server}, which has {chosen.model} (--local declines).")
     plugin_commands.warn_of_problems(settings)
     settings.detail(f"{chosen.model} on {chosen.backend}: {chosen.why}")
     path = pulling.ensure(chosen, settings, yes=pull)
@@ -91,7 +96,8 @@ def chat(
         conversation = Conversation(transcript=Transcript(chosen.system))
     if system is not None:
         conversation.transcript.system = system or None
-    conversation.model, conversation.backend = chosen.model, chosen.backend
+    conversation.model = chosen.model
+    conversation.backend = None if chosen.server else chosen.backend  # next time it may not run
     view = View(sys.stdout, sys.stderr, quiet=settings.quiet)
     desk = Desk(conversation=conversation, sampling=sampling, max_tokens=max_tokens)
     ending = asyncio.run(_converse(settings, chosen, path, desk, stop, view, keep=not no_save))

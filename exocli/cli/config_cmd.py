@@ -12,6 +12,7 @@ from exocli.cli import config_keys, render
 from exocli.cli.params import json_option
 from exocli.cli.render import Globals, pass_globals
 from exocli.errors import ExoError
+from exocli.options import is_secret
 
 
 @click.group()
@@ -33,7 +34,7 @@ def show(settings: Globals, as_json: bool) -> None:
     if as_json:
         render.print_json(config_keys.hide_secrets(store.load()))
         return
-    text = store.text(config_keys.is_secret)
+    text = store.text(is_secret)
     if not text.strip():
         settings.note(f"Nothing is set; {store.config_path()} does not exist or is empty.")
     click.echo(text, nl=not text.endswith("\n") and bool(text))

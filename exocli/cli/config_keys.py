@@ -12,17 +12,10 @@ import click
 
 from exocli import config, options
 from exocli.errors import UsageError
+from exocli.options import is_secret
 
 TOP = ("model", "backend", "system", "sampling", "models", "backends", "plugins")
 _ENTRY = ("model", "backend", "options", "system", "sampling")
-
-
-def is_secret(key: str) -> bool:
-    """`api_key`, `backends.x.token` and the like: not shown, and not taken from a command line."""
-    name = key.rpartition(".")[2].lower().replace("-", "_")
-    return name in ("key", "token", "secret", "password") or name.endswith(
-        ("_key", "_token", "_secret", "_password")
-    )
 
 
 def hide_secrets(value: Any, key: str = "") -> Any:

@@ -7,17 +7,22 @@ Plain functions for `run`, `chat`, `bench` and `serve`; no click here, no printi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from exocli import config, names, options, plugins
-from exocli.backend import Availability, BackendSpec, ModelRef, ModelSource, load_object
+from exocli.backend import Availability, BackendSpec, Catalog, ModelRef, ModelSource, load_object
 from exocli.errors import BackendNotFound, ExoError, ModelNotFound, Unavailable, UsageError
 from exocli.plugins import Registered
 
 if TYPE_CHECKING:
     from exocli.runtime.session import Session
+
+SERVER_BACKEND = "remote"
+"""The backend that drives a running `exo serve`."""
 
 DEFAULT_MODEL = "smollm2"
 """What `exo chat` talks to while the user has set no `model`."""
@@ -38,6 +43,8 @@ class Choice:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     system: str | None = None
     python: str | None = None
+    server: str | None = None
+    """The address of this machine's `exo serve`, where it was chosen because it has the model."""
 
     def session(self, path: str, **more: Any) -> Session:
         """The runtime's door to it; `path` is what `ensure_model` answered. Nothing is loaded yet."""
@@ -157,27 +164,26 @@ def resolve(name: str, backend: str | None = None) -> ModelRef:
 # ------------------------------------------------------------------------------------------ choosing
 
 
-def choose(model: str | None = None, backend: str | None = None, pairs: Sequence[str] = ()) -> Choice:
+def choose(
+    model: str | None = None, backend: str | None = None, pairs: Sequence[str] = (), *, local: bool = True
+) -> Choice:
     """By the contract: the model is `-m`, else the config's, else smollm2; the backend `-b`, else the
     model entry's, else the config's, else the best available one that accepts the model.
 
-    `pairs` are `-o KEY=VALUE`. Raises ModelNotFound, BackendNotFound, Unavailable, UsageError.
+    `pairs` are `-o KEY=VALUE`. Unless `local`, a running `exo serve` that has the model comes before all
+    but `-b` and `-o`. Raises ModelNotFound, BackendNotFound, Unavailable, UsageError.
     """
-    name = model or config.get("model")
-    if name is None:
-        name = _default_model(backend or config.get("backend"))
-    ref = resolve(str(name), backend)
+    name = _named(model, backend, pairs)
+    ref = resolve(name, backend)
+    if not local and backend is None and not pairs:
+        served = _served(name, ref)
+        if served is not None:
+            return served
     registered, why = choose_backend(ref, backend)
-    settings = backend_settings(registered.name)
-    python = settings.pop("python", None)
     entry = ref.entry
-    opened = options.build(
-        load_object(registered.spec.open_options) if registered.spec.open_options else None,
-        [settings, _table(entry, "options", name), options.split_pairs(pairs)],
-        f"the backend {registered.name}",
-    )
+    opened, python = _opened(registered, pairs, _table(entry, "options", name))
     return Choice(
-        model=str(name),
+        model=name,
         ref=ref,
         backend=registered.name,
         spec=registered.spec,
@@ -189,11 +195,86 @@ def choose(model: str | None = None, backend: str | None = None, pairs: Sequence
     )
 
 
-def _default_model(backend: str | None) -> str:
-    """A backend without models of its own has just the one, which goes by the backend's name."""
-    if backend is not None and plugins.backend(backend).models is None:
-        return backend
+def _opened(
+    registered: Registered[BackendSpec], pairs: Sequence[str], more: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[Any, str | None]:
+    """The backend's options from the config, `more` and -o, in this order; and its interpreter."""
+    given = options.split_pairs(pairs)
+    for key in given:
+        if options.is_secret(key):
+            raise UsageError(
+                f"{key} is a secret, which others could read off a command line: give it by the "
+                f"environment, the keyring, or {config.config_path()}."
+            )
+    settings = backend_settings(registered.name)
+    python = settings.pop("python", None)
+    cls = load_object(registered.spec.open_options) if registered.spec.open_options else None
+    return options.build(cls, [settings, more, given], f"the backend {registered.name}"), python
+
+
+def _named(model: str | None, backend: str | None, pairs: Sequence[str]) -> str:
+    """The model's name. Where `-b` names a backend whose models are a server's, and nobody names one of
+    them, the server's own default comes before the user's, which it may not have."""
+    configured = config.get("model")
+    if model is not None:
+        return model
+    wanted = backend or config.get("backend")
+    spec = plugins.backend(str(wanted)) if wanted is not None else None
+    if spec is not None and spec.catalog is not None and (backend is not None or configured is None):
+        names = offered(str(wanted), pairs)
+        if configured is None or configured not in names:
+            return names[0] if names else str(wanted)
+    if configured is not None:
+        return str(configured)
+    if spec is not None and spec.models is None:
+        return str(wanted)  # one without models of its own has just the one, which goes by its name
     return DEFAULT_MODEL
+
+
+def offered(backend: str, pairs: Sequence[str] = ()) -> Sequence[str]:
+    """The models that the server behind a backend has now, the default one first; () for a backend that
+    has no server. Asks the network. Raises Unavailable, UpstreamError, UsageError."""
+    registered = plugins.manager().backends.get(backend)
+    if registered is None or registered.spec.catalog is None:
+        return ()
+    catalog: Catalog = load_object(registered.spec.catalog)()
+    return catalog.ask(_opened(registered, pairs)[0])
+
+
+def catalogs() -> dict[str, Catalog]:
+    """Every catalog by its backend's name; those that fail are left out."""
+    found: dict[str, Catalog] = {}
+    for name, registered in plugins.manager().backends.items():
+        if registered.spec.catalog is not None:
+            with suppress(Exception):
+                found[name] = load_object(registered.spec.catalog)()
+    return found
+
+
+def _served(name: str, ref: ModelRef) -> Choice | None:
+    """This machine's `exo serve`, if it runs, lets us in, and has the model: one copy in memory is enough."""
+    from exocli import served
+
+    registered = plugins.manager().backends.get(SERVER_BACKEND)
+    address = served.find() if registered is not None and registered.spec.catalog is not None else None
+    if registered is None or registered.spec.catalog is None or address is None or name not in address.models:
+        return None
+    opened = options.build(load_object(str(registered.spec.open_options)), [{"url": address.url}], "remote")
+    try:
+        if name not in load_object(registered.spec.catalog)().ask(opened):
+            return None
+    except ExoError:
+        return None
+    return Choice(
+        model=name,
+        ref=ref,
+        backend=registered.name,
+        spec=registered.spec,
+        why=f"the server at {address.url} has it",
+        options=options.as_dict(opened),
+        system=ref.entry.get("system", config.get("system")),
+        server=address.url,
+    )
 
 
 def choose_backend(ref: ModelRef, wanted: str | None = None) -> tuple[Registered[BackendSpec], str]:

@@ -45,11 +45,14 @@ def list_(as_json: bool) -> None:
     if as_json:
         render.print_json(rows)
         return
-    table = [
-        [r["name"], size_text(r["size"]) if r["here"] else "not pulled", r["backend"], r["source"]]
-        for r in rows
-    ]
+    table = [[r["name"], _where(r), r["backend"], r["source"]] for r in rows]
     render.print_table(["NAME", "SIZE", "BACKEND", "FROM"], table)
+
+
+def _where(row: dict[str, Any]) -> str:
+    if row["here"]:
+        return size_text(row["size"])
+    return "on a server" if row["backend"] in context.catalogs() else "not pulled"
 
 
 def _rows() -> list[dict[str, Any]]:
@@ -69,6 +72,9 @@ def _rows() -> list[dict[str, Any]]:
                 "here": False,
             }
             rows.setdefault((backend, name), absent)
+    for backend, catalog in context.catalogs().items():
+        for info in catalog.models():
+            rows[backend, info.name] = {**_plain(info), "path": None, "backend": backend, "here": False}
     for name, entry in context.model_table().items():
         if isinstance(entry, dict):
             target, backend = str(entry.get("model", name)), str(entry.get("backend", ""))

@@ -68,6 +68,12 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
             found.setdefault(info.name, info.source)
     for name, text in context.aliases().items():
         found.setdefault(name, text)
+    seen = {backend: list(catalog.models()) for backend, catalog in context.catalogs().items()}
+    if (wanted := ctx.params.get("backend")) in seen:
+        found = {}  # here only a server's own names make sense
+    for backend, infos in seen.items():
+        if wanted in (None, backend):
+            found.update({info.name: info.source for info in infos if info.name not in found})
     return _offer(found, incomplete)
 
 
@@ -96,6 +102,8 @@ def complete_engine_option(
         hints = get_type_hints(cls)
         for field in fields(cls):
             key, hint = field.name, hints[field.name]
+            if options.is_secret(key):
+                continue
             if incomplete.startswith(f"{key}="):
                 found.update({f"{key}={value}": "" for value in options.choices(hint)})
             else:
@@ -135,6 +143,10 @@ def engine_options(fn: F) -> F:
 
 def pull_option(fn: F) -> F:
     return option("--pull", is_flag=True, help="Fetch the model without asking if it is not here.")(fn)
+
+
+def local_option(fn: F) -> F:
+    return option("--local", is_flag=True, help="Run it here even if a running exo serve has the model.")(fn)
 
 
 def json_option(fn: F) -> F:

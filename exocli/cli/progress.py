@@ -56,8 +56,10 @@ class _Line:
 
         now = time.monotonic()
         match event:
-            case Status(phase="queued", position=position):
+            case Status(phase="queued", position=int(position)):
                 self._put(f"queued, number {position}")
+            case Status(text=str(text)):
+                self._put(text)
             case Status(done=done, total=total) if now - self._began > PATIENCE_S:
                 share = f" {100 * done // total} %" if done is not None and total else ""
                 self._put(f"loading the model{share}")

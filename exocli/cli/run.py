@@ -21,6 +21,7 @@ from exocli.cli.params import (
     backend_option,
     engine_options,
     json_option,
+    local_option,
     model_option,
     option,
     pull_option,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 @option("--no-stream", is_flag=True, help="Print the reply when it is whole.")
 @option("--no-stdin", is_flag=True, help="Do not read standard input.")
 @pull_option
+@local_option
 @sampling_options
 @pass_globals
 def run(
@@ -62,6 +64,7 @@ def run(
     no_stream: bool,
     no_stdin: bool,
     pull: bool,
+    local: bool,
     sampling: Sampling,
     max_tokens: int | None,
     stop: tuple[str, ...],
@@ -73,7 +76,9 @@ def run(
     from exocli.types import Message, Request
 
     text = prompt_input.gather(prompt, files, read_stdin=not no_stdin, note=settings.note)
-    chosen = context.choose(model, backend, pairs)
+    chosen = context.choose(model, backend, pairs, local=local)
+    if chosen.server:
+        settings.note(f"Using exo serve at {chosen.server}, which has {chosen.model} (--local declines).")
     settings.detail(f"{chosen.model} on {chosen.backend}: {chosen.why}")
     path = pulling.ensure(chosen, settings, yes=pull)
     system = system if system is not None else chosen.system
@@ -174,6 +179,8 @@ class _Run:
             loop.add_signal_handler(number, self._on_signal, number)
         try:
             finished = await self._answer()
+            if facts := ", ".join(f"{name} {value}" for name, value in self._session.facts.items()):
+                self._settings.detail(facts)
         finally:
             self._cancel.cancel("ended")
             await self._session.close()

@@ -282,7 +282,7 @@ class RankGroup:
         finished = live.finished
         if finished.cancel is not None:
             receipt = replace(finished.cancel, latency_ms=_latency_ms(live.cancel))
-            if receipt.ranks is not None:
+            if self.size > 1:  # one that is alone may speak for a server's ranks
                 receipt = replace(receipt, ranks=self.size)
             finished = replace(finished, cancel=receipt)
         self._finish(live, finished)

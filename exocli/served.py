@@ -1,0 +1,86 @@
+"""Where this machine's `exo serve` is: run/serve.json, written by the server, read by `chat` and `run`.
+
+The server holds a lock on the file while it lives: a file that nobody locks is one that a server left
+behind, however it ended and whoever has its process id now.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from exocli import config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """`models`: the names that it serves. `started`: by time.time()."""
+
+    url: str
+    pid: int
+    models: tuple[str, ...]
+    started: float
+
+
+def _path() -> Path:
+    return config.data_dir("run") / "serve.json"
+
+
+@contextmanager
+def advertised(url: str, models: Sequence[str]) -> Iterator[None]:
+    """Tell of a server for as long as the block runs. The last one to start is the one that is told of.
+
+    A folder that cannot be written only means that nobody finds it by itself.
+    """
+    path = _path()
+    address = Address(url=_reachable(url), pid=os.getpid(), models=tuple(models), started=time.time())
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
+        file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8")
+    except OSError:
+        yield
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # before it has its name: who sees it sees it locked
+        json.dump(asdict(address), file)
+        file.flush()
+        part.replace(path)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                if path.stat().st_ino == os.fstat(file.fileno()).st_ino:  # else another one took over
+                    path.unlink()
+
+
+def find() -> Address | None:
+    """A server that runs now, or None. Whether it lets us in is for whoever connects to see."""
+    try:
+        with _path().open(encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                data = json.load(file)
+            else:
+                return None
+        return Address(
+            url=str(data["url"]),
+            pid=int(data["pid"]),
+            models=tuple(map(str, data["models"])),
+            started=float(data["started"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _reachable(url: str) -> str:
+    """A server that listens everywhere is reached at this machine's own address."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
