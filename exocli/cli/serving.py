@@ -45,17 +45,17 @@ def _configured(settings: Globals) -> Iterator[Served]:
             settings.warn(f"the config's model {name} is not served: {error.message}")
             continue
 
-        def open_it(choice: context.Choice = choice) -> Session:
+        def open_it(concurrency: int | None, choice: context.Choice = choice) -> Session:
             def never(*_: object) -> None:
                 raise AssertionError("nobody was asked, so nothing is pulled")
 
-            return _session(choice, context.ensure_model(choice, never, None), settings)
+            return _session(choice, context.ensure_model(choice, never, None), settings, concurrency)
 
         yield _served(name, choice, open_it)
 
 
-def _session(choice: context.Choice, path: str, settings: Globals) -> Session:
-    return choice.session(path, debug=settings.debug)
+def _session(choice: context.Choice, path: str, settings: Globals, concurrency: int | None) -> Session:
+    return choice.session(path, debug=settings.debug, concurrency=concurrency)
 
 
 def _served(name: str, choice: context.Choice, opener: Opener) -> Served:

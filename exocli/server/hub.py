@@ -17,8 +17,8 @@ from exocli.errors import BadRequest, ExoError, ModelNotFound, Overloaded, from_
 from exocli.runtime.session import Session
 from exocli.types import Finished
 
-Opener = Callable[[], Session]
-"""Makes a fresh session, nothing loaded; blocking; raises the ExoError that prevents it."""
+Opener = Callable[[int | None], Session]
+"""(concurrency) → a fresh session, nothing loaded; blocking; raises the ExoError that prevents it."""
 
 LATEST = ":latest"
 TICK_S = 1.0
@@ -67,7 +67,7 @@ class Model:
             await asyncio.shield(self._closing)
         async with self._opening:
             if self.opened is None:
-                self.opened = await asyncio.to_thread(self.served.open)
+                self.opened = await asyncio.to_thread(self.served.open, self._concurrency)
         return self.opened
 
     @property

@@ -145,7 +145,8 @@ def _common(body: _Either) -> dict[str, Any]:
     given = body.options or Options()
     limit = given.num_predict
     if limit is not None and (limit == 0 or limit < -2):
-        raise BadRequest("options.num_predict: must be at least 1, or -1 for no limit.", field="options.num_predict")
+        field = "options.num_predict"
+        raise BadRequest(f"{field}: it must be at least 1, or -1 for no limit.", field=field)
     return {
         "sampling": Sampling(
             temperature=given.temperature,

@@ -108,6 +108,8 @@ def headers_of(error: ExoError) -> dict[str, str]:
         headers["Retry-After"] = str(max(1, round(error.details.get("retry_after", 1))))
     elif isinstance(error, BadRequest) or status in (401, 403, 404, 405, 413, 499, 501, 504):
         headers["x-should-retry"] = "false"
+    if status in (408, 413):
+        headers["Connection"] = "close"  # whatever is still on its way is not read
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return headers

@@ -1,0 +1,365 @@
+"""Start, loading, unloading, limits, health, and the end by the contract's table, on real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.apis import ALL, CHAT, OLLAMA_CHAT, Api
+from tests.server.serving import Serving, environment
+from tests.server.sse import parse
+from tests.support.runtime import wait_gone
+
+FOREVER = "on and on forever "
+
+
+class Streaming(threading.Thread):
+    """A stream that is read to its end; `raw` after `join`."""
+
+    def __init__(self, server: Serving, api: Api, text: str, stream: bool = True, name: str = "") -> None:
+        super().__init__()
+        self._ask = (server, api, api.ask(text, stream), {"X-Request-Id": name} if name else {})
+        self.answer: Any = None
+        self.start()
+
+    def run(self) -> None:
+        server, api, body, headers = self._ask
+        self.answer = server.post(api.path, body, headers=headers)
+
+
+# ---------------------------------------------------------------------------------------- the start
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_busy_port_is_told_within_a_second_of_start_up_and_before_any_load(home: Path, host: str):
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        command = [
+            sys.executable,
+            "-m",
+            "exocli",
+            "serve",
+            "-b",
+            "scripted",
+            "-o",
+            "load_s=60",
+            "--host",
+            host,
+        ]
+        begin = time.monotonic()
+        done = subprocess.run(
+            [*command, "--port", str(port)],
+            env=environment(home),
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        took = time.monotonic() - begin
+    assert done.returncode == 1
+    assert f"Port {port} of 127.0.0.1 is in use" in done.stderr
+    assert "Traceback" not in done.stderr
+    begin = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-m", "exocli", "--version"], env=environment(home), check=True, capture_output=True
+    )
+    assert took - (time.monotonic() - begin) < 1.0, "beyond what starting Python takes"
+
+
+def test_localhost_is_both_of_its_addresses(home: Path):
+    with Serving(home, "--host", "localhost") as serving:
+        for address in ("127.0.0.1", "::1"):
+            if address == "::1" and not socket.has_ipv6:
+                continue
+            try:
+                socket.create_connection((address, serving.port), timeout=5).close()
+            except OSError as error:
+                if address == "127.0.0.1" or error.errno not in (97, 99):  # no IPv6 on this machine
+                    raise
+
+
+# ------------------------------------------------------------------------------- loading, unloading
+
+
+def test_a_stream_answers_at_once_while_the_model_loads_and_fails_in_the_stream(home: Path):
+    with Serving(home, "-o", "load_s=0.5") as serving:
+        with (
+            serving.client() as client,
+            client.stream("POST", CHAT.path, json=CHAT.ask("hi", stream=True)) as reply,
+        ):
+            assert reply.status_code == 200
+            raw = reply.read()
+        comments: list[str] = []
+        parse(raw, comments)
+        assert sum(c.startswith("loading") for c in comments) >= 2
+        assert CHAT.read_stream(raw)[:3] == ("hi", "stop", True)
+    with Serving(home, "-o", "fail_open=no such thing") as serving:
+        events = parse(serving.post(CHAT.path, CHAT.ask("hi", stream=True)).content)
+        assert '"message":"no such thing"' in events[-2].data
+        assert serving.post(CHAT.path, CHAT.ask("hi", stream=False)).status_code == 400
+
+
+def test_loading_can_be_cancelled_and_waited_for_by_several(home: Path):
+    with Serving(home, "-o", "load_s=1.0") as serving:
+        first = Streaming(serving, CHAT, "first", name="first")
+        second = Streaming(serving, OLLAMA_CHAT, "second")
+        serving.wait_requests(lambda rows: len(rows) == 2 and all(r["phase"] == "loading" for r in rows))
+        assert serving.get("/health").json()["models"][0]["state"] == "loading"
+        receipt = serving.post("/v1/requests/first/cancel").json()
+        assert (receipt["state"], receipt["phase"]) == ("cancelled", "loading")
+        for one in (first, second):
+            one.join(10)
+        assert CHAT.read_stream(first.answer.content)[1:3] == ("length", True)
+        assert OLLAMA_CHAT.read_stream(second.answer.content)[0] == "second"
+
+
+def test_several_models_idle_unload_and_keep_alive(home: Path):
+    with Serving(home, "-m", "one", "-m", "two", "--idle-unload", "0.2") as serving:
+        assert [m["id"] for m in serving.get("/v1/models").json()["data"]] == ["one", "two"]
+        assert serving.get("/api/ps").json()["models"] == []
+        assert serving.post(CHAT.path, CHAT.ask("hi", stream=False, model="two")).json()["model"] == "two"
+        wait_unloaded(serving)
+        stay = OLLAMA_CHAT.ask("hi", stream=False, model="one", keep_alive=-1)
+        assert serving.post("/api/chat", stay).status_code == 200
+        loaded = serving.get("/api/ps").json()["models"]
+        assert [m["name"] for m in loaded] == ["one:latest"]
+        assert loaded[0]["exo"]["idle_left_s"] is None
+        gone = serving.post("/api/chat", {"model": "one", "keep_alive": 0, "stream": False}).json()
+        assert gone["done_reason"] == "unload"
+        wait_unloaded(serving)
+        loaded_again = serving.post("/api/generate", {"model": "one", "stream": False}).json()
+        assert loaded_again["done_reason"] == "load"
+        assert serving.get("/health").json()["models"][0]["state"] == "loaded"
+
+
+def wait_unloaded(serving: Serving) -> None:
+    deadline = time.monotonic() + 5
+    while serving.get("/api/ps").json()["models"]:
+        assert time.monotonic() < deadline
+
+
+def test_the_configs_models_are_served_by_their_names_and_patterns(tmp_path: Path):
+    (tmp_path / "config.toml").write_text(
+        '[models."claude-*"]\nmodel = "scripted"\nbackend = "scripted"\nsystem = "be brief"\n'
+    )
+    with Serving(tmp_path) as serving:
+        assert {m["id"] for m in serving.get("/v1/models").json()["data"]} == {"scripted", "claude-*"}
+        answer = serving.post(CHAT.path, CHAT.ask("hi", stream=False, model="claude-opus-9")).json()
+        assert (answer["model"], answer["usage"]["prompt_tokens"]) == ("claude-opus-9", 3)
+
+
+# --------------------------------------------------------------------------------------------- limits
+
+
+def test_the_queue_is_bounded_told_and_recovers(home: Path):
+    """Limit 1 + 1, six at once: four are refused at once, and the slots come back."""
+    with Serving(home, "--max-concurrency", "1", "--max-queue", "1") as serving:
+        serving.post(CHAT.path, CHAT.body("wake up"))
+        for api in (CHAT, OLLAMA_CHAT):
+            running = [Streaming(serving, api, FOREVER) for _ in range(6)]
+            refused = wait_refused(running, 4)
+            for one in refused:
+                assert one.answer.status_code == 429
+                assert int(one.answer.headers["retry-after"]) >= 1
+                assert "1 running, 1 waiting" in api.message_of(one.answer.json())
+            rows = serving.wait_requests(lambda rows: len(rows) == 2)
+            assert sorted(r["phase"] for r in rows) == ["decode", "queued"] or serving.wait_requests(
+                lambda rows: sorted(r["phase"] for r in rows) == ["decode", "queued"]
+            )
+            serving.post("/v1/requests/cancel")
+            for one in running:
+                one.join(5)
+            assert serving.post(CHAT.path, CHAT.body("free")).status_code == 200
+
+
+def wait_refused(running: list[Streaming], count: int) -> list[Streaming]:
+    deadline = time.monotonic() + 5
+    while True:
+        done = [one for one in running if one.answer is not None]
+        if len(done) >= count:
+            return done
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_queued_stream_tells_its_position(home: Path):
+    with Serving(home, "--max-concurrency", "1") as serving:
+        serving.post(CHAT.path, CHAT.body("wake up"))
+        first = Streaming(serving, CHAT, FOREVER, name="first")
+        serving.wait_requests(lambda rows: any(r["phase"] == "decode" for r in rows))
+        second = Streaming(serving, CHAT, "second")
+        serving.wait_requests(lambda rows: len(rows) == 2)
+        serving.post("/v1/requests/first/cancel")
+        second.join(5)
+        first.join(5)
+        comments: list[str] = []
+        parse(second.answer.content, comments)
+        assert 'queued {"position": 1}' in comments
+
+
+@pytest.mark.parametrize(
+    ("field", "more"),
+    [
+        ("tools", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+        ("format", {"response_format": {"type": "json_object"}}),
+        ("logprobs", {"logprobs": True}),
+        ("seed", {"seed": 1}),
+        ("presence_penalty", {"presence_penalty": 1.0}),
+        (
+            "messages",
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+                        ],
+                    }
+                ]
+            },
+        ),
+    ],
+)
+def test_what_a_backend_cannot_do_is_a_400_that_names_the_field(
+    plain: Serving, field: str, more: dict[str, Any]
+):
+    for stream in (False, True):
+        answer = plain.post(CHAT.path, {**CHAT.ask("hi", stream), **more})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == field
+        assert answer.json()["error"]["code"] == "unsupported"
+
+
+@pytest.fixture(scope="module")
+def plain(home: Path) -> Any:
+    with Serving(home, backend="plain") as serving:
+        serving.post(CHAT.path, CHAT.body("wake up"))
+        yield serving
+
+
+# -------------------------------------------------------------------------------------- faults, health
+
+
+def test_a_killed_worker_is_an_error_in_the_stream_and_the_next_request_works(home: Path):
+    with Serving(home) as serving:
+        serving.post(CHAT.path, CHAT.body("wake up"))
+        for api in ALL:
+            raw = serving.post(api.path, api.ask('[["text", "half "], ["die"]]', stream=True)).content
+            assert b"SIGKILL" in raw
+            health = serving.get("/health")
+            assert health.status_code == 503
+            assert health.json()["status"] == "degraded"
+            assert "SIGKILL" in health.json()["models"][0]["error"]["message"]
+            whole = serving.post(api.path, api.ask("well again", stream=False))
+            assert api.text_of(whole.json()) == "well again"
+            assert serving.get("/health").json()["status"] == "ok"
+        assert "exo_worker_restarts" in serving.get("/metrics").text
+        assert serving.get("/health").json()["models"][0]["restarts"] == len(ALL)
+        assert not any("Traceback" in line for line in serving.log)
+
+
+def test_metrics_count_what_happened(home: Path):
+    with Serving(home) as serving:
+        serving.post(CHAT.path, CHAT.body("a b c"))
+        running = Streaming(serving, CHAT, FOREVER, name="x")
+        serving.wait_requests(lambda rows: any(r["tokens"] > 2 for r in rows))
+        assert 'exo_requests_in_flight{model="scripted",phase="decode"} 1.0' in serving.get("/metrics").text
+        serving.post("/v1/requests/x/cancel")
+        running.join(5)
+        text = serving.get("/metrics").text
+    for line in (
+        'exo_requests_total{api="openai.chat",model="scripted",outcome="stop"} 1.0',
+        'exo_requests_total{api="openai.chat",model="scripted",outcome="cancelled"} 1.0',
+        'exo_tokens_total{kind="prompt",model="scripted"} 7.0',
+        'exo_cancel_latency_seconds_count{model="scripted",phase="decode"} 1.0',
+        'exo_time_to_first_token_seconds_count{model="scripted"} 2.0',
+        'exo_requests_in_flight{model="scripted",phase="decode"} 0.0',
+        'exo_model_loaded{model="scripted"} 1.0',
+    ):
+        assert line in text
+    assert re.search(r'exo_inter_token_seconds_count{model="scripted"} [1-9]', text)
+
+
+# ----------------------------------------------------------------------------------------- the end
+
+
+def workers_of(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in children.read_text().split()] if children.exists() else []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_lets_what_runs_finish(home: Path, number: int):
+    with Serving(home) as serving:
+        serving.post(CHAT.path, CHAT.body("wake up"))
+        workers = workers_of(serving.process.pid)
+        text = "slow " * 5 + "word " * 100
+        running = Streaming(serving, CHAT, text)
+        serving.wait_requests(lambda rows: bool(rows))
+        with serving.client() as client:
+            assert client.get("/ready").status_code == 200
+            serving.signal(number)
+            serving.wait_log("stopping")
+            late = client.get("/ready")  # on a connection from before
+            assert late.status_code == 503
+            refused = client.post(CHAT.path, json=CHAT.body("too late"))
+            assert refused.status_code == 503
+            assert "retry-after" in refused.headers
+        with pytest.raises(OSError):
+            socket.create_connection((serving.host, serving.port), timeout=5).close()
+        running.join(10)
+        assert CHAT.read_stream(running.answer.content)[:3] == (text, "stop", True)
+        assert serving.wait() == 0
+        assert all(wait_gone(pid) for pid in workers)
+
+
+def test_after_the_drain_timeout_the_rest_is_cancelled_with_a_proper_end(home: Path):
+    with Serving(home, "--drain-timeout", "0.2") as serving:
+        running = [Streaming(serving, api, FOREVER) for api in (CHAT, OLLAMA_CHAT)]
+        serving.wait_requests(lambda rows: len(rows) == 2 and all(r["phase"] == "decode" for r in rows))
+        tab = socket.create_connection((serving.host, serving.port))  # a browser's idle connection
+        serving.signal(signal.SIGTERM)
+        assert serving.wait(8) == 0
+        tab.close()
+        for one, api in zip(running, (CHAT, OLLAMA_CHAT), strict=True):
+            one.join(5)
+            assert api.read_stream(one.answer.content)[1:3] == (api.truncated, True)
+
+
+def test_the_second_signal_cancels_at_once(home: Path):
+    with Serving(home, "--drain-timeout", "60") as serving:
+        running = Streaming(serving, CHAT, FOREVER)
+        serving.wait_requests(lambda rows: any(r["phase"] == "decode" for r in rows))
+        serving.signal(signal.SIGINT)
+        serving.wait_log("stopping")
+        serving.signal(signal.SIGINT)
+        begin = time.monotonic()
+        assert serving.wait(8) == 0
+        assert time.monotonic() - begin < 5
+        running.join(5)
+        assert CHAT.read_stream(running.answer.content)[1:3] == ("length", True)
+        assert not any("Traceback" in line for line in serving.log)
+
+
+def test_a_worker_that_hangs_does_not_keep_the_server(home: Path):
+    with Serving(home, "--drain-timeout", "0") as serving:
+        serving.post(CHAT.path, CHAT.body("wake up"))
+        workers = workers_of(serving.process.pid)
+        Streaming(serving, CHAT, "hang here")
+        serving.wait_requests(lambda rows: any(r["phase"] == "prefill" for r in rows))
+        for _ in range(3):
+            serving.signal(signal.SIGTERM)
+            serving.wait_log("stopping")
+        assert serving.wait(12) == 0
+        assert all(wait_gone(pid) for pid in workers)
+        assert os.getpid() not in workers
