@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -152,6 +153,29 @@ async def test_many_cancels_at_once(rings: dict[str, Session]) -> None:
     for events in await asyncio.gather(*tasks):
         assert isinstance(events[-1], Finished) and events[-1].reason == "cancelled"
     assert text(await ask(ring, SHORT, max_tokens=10)) == text(await ask(rings["one"], SHORT, max_tokens=10))
+
+
+@pytest.mark.parametrize("cycles", [5, pytest.param(100, marks=pytest.mark.soak)])
+async def test_starts_and_cancels_at_random_points(rings: dict[str, Session], cycles: int) -> None:
+    """Two requests overlap; one is cancelled somewhere. The other says what it says alone, the ranks go to
+    sleep, and a plain request works."""
+    ring, chance = rings["pipeline"], random.Random(7)
+    solo = text(await ask(rings["one"], SHORT, max_tokens=15))
+    for cycle in range(cycles):
+        survivor = asyncio.create_task(ask(ring, SHORT, max_tokens=15))
+        token = CancelToken()
+        prompt = f"{cycle} {LONG}"[: chance.randrange(20, 540)]
+        doomed = asyncio.create_task(reply(ring, prompt, token=token, task="complete", max_tokens=400))
+        await asyncio.sleep(chance.random() * 0.4)
+        token.cancel()
+        last = end(await doomed)
+        assert last.reason in ("cancelled", "stop", "length"), last
+        assert last.cancel is None or last.cancel.ranks in (0, 2)
+        assert text(await survivor) == solo
+        before = [cpu_ticks(pid) for pid in ring.pids]
+        await asyncio.sleep(0.1)
+        assert max(cpu_ticks(p) - b for p, b in zip(ring.pids, before, strict=True)) <= 3
+    assert text(await ask(ring, SHORT, max_tokens=15)) == solo and ring.restarts == 0
 
 
 async def test_ranks_sleep_when_there_is_nothing_to_do(rings: dict[str, Session]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from exocli import CancelToken, EngineFailed, ModelRef, OpenContext, Unavailable
 
 from exo_mlx import models
-from exo_ring import facts, model_files, plan
+from exo_ring import facts, lifeline, model_files, plan
 from exo_ring.meeting import Meeting, Seat
 from exo_ring.options import Options
 from exo_ring.plan import Plan
@@ -69,7 +69,7 @@ def form(context: OpenContext) -> Ring:
     if context.rank == 0:
         context.log(f"ring: {agreed.why} {[(s.start, s.stop) for s in agreed.shares]}")
     group = _start_mlx(context.rank, seats(data), options.connect_timeout)
-    _verify(group, data["nonce"], agreed, everyone)
+    verify(group, data["nonce"], agreed, everyone)
     return Ring(group, agreed, folder, model_files.read_config(folder)["model_type"])
 
 
@@ -79,6 +79,9 @@ def agree_on_plan(
     """Everyone's facts, and the plan that follows from them, the same on every rank."""
     with Meeting(data["rank"], seats(data), data["nonce"], options.connect_timeout) as meeting:
         everyone = meeting.gather({**mine, **meeting.measure()})
+        places = meeting.seats
+        for peer, connection in meeting.keep():
+            lifeline.watch(connection, f"The way to rank {peer} on {places[peer].host} is dead")
     facts.check(everyone, name)
     assert folder is not None
     return everyone, make_plan(everyone, folder, options, name)
@@ -127,7 +130,7 @@ def _start_mlx(rank: int, places: list[Seat], timeout: float) -> Any:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _verify(group: Any, nonce: str, agreed: Plan, everyone: list[dict[str, Any]]) -> None:
+def verify(group: Any, nonce: str, agreed: Plan, everyone: list[dict[str, Any]]) -> None:
     """The first exchange over MLX: every rank's sum of (nonce, plan, facts) must be its neighbour's."""
     import mlx.core as mx
 

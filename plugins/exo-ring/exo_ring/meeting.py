@@ -70,6 +70,11 @@ class Meeting:
         for each in (*self._listeners, *self._from, *self._to):
             each.close()
 
+    def keep(self) -> list[tuple[int, socket.socket]]:
+        """(rank, connection) of both neighbours, no longer closed with the meeting."""
+        before, after = (self.rank - 1) % self.size, (self.rank + 1) % self.size
+        return [(before, self._from.pop(0)), (after, self._to.pop(0))]
+
     # --------------------------------------------------------------------------------- connecting
 
     def _listen(self) -> None:
