@@ -21,8 +21,14 @@ class PortBusy(ExoError):
 def listen(host: str, port: int) -> list[socket.socket]:
     """Listening sockets for every address of `host` ("localhost" is both 127.0.0.1 and ::1), all on one
     port; port 0 takes a free one. Raises PortBusy, UsageError."""
+    # Whatever the hosts file says: clients try both.
+    names = ("127.0.0.1", "::1") if host == "localhost" else (host,)
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = [
+            one
+            for name in names
+            for one in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        ]
     except (socket.gaierror, UnicodeError):
         raise UsageError(f'"{host}" is not an address of this machine.') from None
     sockets: list[socket.socket] = []

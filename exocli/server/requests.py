@@ -54,7 +54,7 @@ class Running:
         self.cancel = CancelToken()
         self.started = time.monotonic()
         self.created = int(time.time())
-        self.phase: Phase = "queued"
+        self._phase: Phase = "queued"
         self.processed = self.total = self.cached = self.tokens = 0
         self.heard = self.started
         """When the engine last gave a sign."""
@@ -69,6 +69,13 @@ class Running:
     def id(self) -> str:
         return self.request.id
 
+    @property
+    def phase(self) -> Phase:
+        """The session knows first: a prefill begins before its first chunk is done."""
+        session = self.model.opened
+        flight = session.flights.get(self.id) if session is not None else None
+        return flight.phase if flight is not None else self._phase
+
     def leave(self) -> None:
         """The client is gone: its work stops wherever it is."""
         if self.finished is None:
@@ -80,15 +87,15 @@ class Running:
         gap: float | None = None
         match event:
             case Progress(processed=processed, total=total, cached=cached):
-                self.phase = "prefill"
+                self._phase = "prefill"
                 self.processed, self.total, self.cached = processed, total, cached
             case Text() | Reasoning() | ToolCall():
-                self.phase = "decode"
+                self._phase = "decode"
                 self.tokens += 1
                 gap = now - self.last_token if self.last_token is not None else None
                 self.last_token = now
             case Status(phase=phase):
-                self.phase = phase
+                self._phase = phase
             case Finished():
                 self.finished = event
                 self.checked.set()

@@ -1,7 +1,7 @@
 """Runs the application until it is told to stop, and stops it by the contract's table.
 
 First SIGINT or SIGTERM: no new work, what runs may finish within the drain timeout, the rest is cancelled
-with a proper end of its stream. Second: cancel all now. Third: end the workers.
+with a proper end of its stream. Another one: cancel now. Another one while cancelling: end the workers.
 """
 
 from __future__ import annotations
@@ -33,19 +33,6 @@ class _Server(uvicorn.Server):
         yield
 
 
-class Stop:
-    """Counts the signals; each has its own event."""
-
-    def __init__(self) -> None:
-        self.first, self.second, self.third = (asyncio.Event() for _ in range(3))
-
-    def signalled(self) -> None:
-        for event in (self.first, self.second, self.third):
-            if not event.is_set():
-                event.set()
-                return
-
-
 def serve(app: Starlette, sockets: Sequence[socket.socket], log: AccessLog) -> None:
     """Blocks until the server has ended."""
     asyncio.run(_serve(app, list(sockets), log))
@@ -67,12 +54,12 @@ async def _serve(app: Starlette, sockets: list[socket.socket], log: AccessLog) -
         timeout_graceful_shutdown=FLUSH_S,
     )
     server = _Server(config)
-    stop = Stop()
+    signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
-        loop.add_signal_handler(number, stop.signalled)
+        loop.add_signal_handler(number, signalled.set)
     serving = loop.create_task(server.serve(sockets))
-    ending = loop.create_task(_end(app.state.exo, server, stop, log))
+    ending = loop.create_task(_end(app.state.exo, server, signalled, log))
     try:
         await serving
     finally:
@@ -82,17 +69,19 @@ async def _serve(app: Starlette, sockets: list[socket.socket], log: AccessLog) -
             loop.remove_signal_handler(number)
 
 
-async def _end(state: State, server: uvicorn.Server, stop: Stop, log: AccessLog) -> None:
-    await stop.first.wait()
+async def _end(state: State, server: uvicorn.Server, signalled: asyncio.Event, log: AccessLog) -> None:
+    await signalled.wait()
+    signalled.clear()
     state.leaving = True
     for listener in server.servers:
         listener.close()
     log.line("stopping", running=len(state.requests.running), drain_timeout=state.settings.drain_timeout)
-    await _first_of(state.requests.wait_empty(state.settings.drain_timeout), stop.second.wait())
+    await _first_of(state.requests.wait_empty(state.settings.drain_timeout), signalled.wait())
+    signalled.clear()
     if state.requests.running:
         log.line("cancelling", running=len(state.requests.running))
         state.requests.stop_all("the server is stopping")
-        await _first_of(state.requests.wait_empty(LEAVE_S), stop.third.wait())
+        await _first_of(state.requests.wait_empty(LEAVE_S), signalled.wait())
     if state.requests.running:
         await state.hub.kill()
         await state.requests.wait_empty(1.0)
