@@ -124,7 +124,9 @@ class Chat:
         """One message or command; → what the editor begins with next."""
         parsed = commands.parse(text)
         if parsed is None:
-            self._transcript.ask(text.strip("\n"))
+            message = text.strip("\n")
+            self._resuming = self._resuming and message == self._transcript.taken_back
+            self._transcript.ask(message)
             return await self._answer()
         try:
             effect = commands.run(self._desk, *parsed)

@@ -55,6 +55,7 @@ class TerminalEditor:
         from prompt_toolkit.history import InMemoryHistory
         from prompt_toolkit.output.vt100 import Vt100_Output
 
+        from exocli.chat.folding import Folding
         from exocli.chat.history import LineHistory
 
         # No cursor position requests: an answer that comes late lands in the next message.
@@ -70,6 +71,7 @@ class TerminalEditor:
             complete_while_typing=False,
             history=LineHistory(history) if history is not None else InMemoryHistory(),
             enable_suspend=True,
+            input_processors=[Folding(output.get_size)],
             key_bindings=self._keys(),
             output=output,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +54,17 @@ def test_a_paste_with_blank_lines_and_crlf_is_one_message(start: Start, conversa
     assert texts(saved(conversations)[0])[0::2] == ["one\ntwo\n\nfour\nfive\nsix", "a\nb"]
 
 
+def test_a_pasted_line_taller_than_the_screen_shows_its_beginning(start: Start) -> None:
+    terminal = start()
+    terminal.prompt()
+    terminal.send(PASTE + "briefly begin " + "word " * 1000 + "\nthe question" + PASTED)
+    terminal.until(r"^> briefly begin word .*\n(.*\n)+.* … \(5,014 characters\)\n\. the question$")
+    terminal.send(UP)
+    terminal.until(r"^( ?w?o?r?d? )?(word )+", count=30)
+    terminal.send(ENTER)
+    terminal.until("reading .*/1,004 tokens")
+
+
 def test_what_is_typed_and_pasted_during_a_reply_waits_for_the_prompt(start: Start) -> None:
     terminal = start()
     terminal.prompt()
@@ -70,12 +80,9 @@ def test_what_is_typed_and_pasted_during_a_reply_waits_for_the_prompt(start: Sta
 def test_model_output_does_not_drive_the_terminal(start: Start) -> None:
     terminal = start()
     terminal.prompt()
-    terminal.ask("escape", re_escaped)
+    terminal.ask("escape", r"^\[2J\]0;titlered31m$")
     assert b"\x1b]0;" not in terminal.raw
     assert b"\x07" not in terminal.raw
-
-
-re_escaped = r"^\[2J\]0;titlered31m$"
 
 
 def test_going_on_and_trying_again(start: Start, conversations: Path) -> None:
@@ -189,4 +196,3 @@ def test_stdout_elsewhere_gets_the_replies_alone(start: Start, tmp_path: Path) -
     assert terminal.ended() == 0
     assert out.read_bytes() == b"heard 1: hello \n"
     assert all(wait_gone(pid) for pid in worker)
-    assert sys.executable
