@@ -8,8 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from exo_mlx import blas
 
 CACHE = Path(__file__).parent / ".cache" / "exo"
+
+# Before any test module imports mlx: what runs in this process should run on the fast BLAS as well.
+blas.prepare(CACHE.parent / "blas")
 
 
 @pytest.fixture(scope="session")
