@@ -194,8 +194,9 @@ def _trust(base: Base, ca_file: str) -> ssl.SSLContext | bool:
     if ca_file:
         try:
             context.load_verify_locations(Path(ca_file).expanduser())
-        except (OSError, ssl.SSLError) as error:
-            reason = getattr(error, "strerror", None) or "not a file of certificates in PEM form"
+        except OSError as error:
+            bad = "it holds no certificate in PEM form"
+            reason = bad if isinstance(error, ssl.SSLError) else error.strerror or error
             raise UsageError(f"ca_file {ca_file} cannot be used: {reason}.") from None
     return context
 

@@ -176,7 +176,8 @@ class RemoteEngine(StreamEngine):
             receipt = stopping.unconfirmed(reply, sent=False)
         elif how == "receipt":
             receipt = await stopping.by_receipt(self._client, reply, exchange.upstream_id, exchange.arrived)
-            last = await _last_words(queue, FINISHED_S if receipt is None else LAST_WORDS_S)
+            if receipt is None or receipt.confirmed:
+                last = await _last_words(queue, FINISHED_S if receipt is None else LAST_WORDS_S)
             if receipt is None and last is not None and last.reason != "cancelled":
                 return last  # it had ended before the cancel arrived
         elif how == "slots":
