@@ -7,8 +7,11 @@ command does. `--exo-model` and `--exo-option KEY=VALUE` choose what is opened.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +21,7 @@ from exocli.backend import Capabilities
 from exocli.cli import plugin_check
 from exocli.errors import ExoError
 from exocli.testing.kit import Kit, long_text, request
-from exocli.types import Event, Progress, Sampling, Text
+from exocli.types import Event, Progress, Sampling, Text, new_id
 
 QUESTION = "Say a few words about the sea."
 
@@ -134,6 +137,14 @@ def test_what_it_does_not_offer_is_refused_by_name(kit: Kit) -> None:
     still_answers(kit)
 
 
+def test_a_bad_request_hurts_nobody(kit: Kit) -> None:
+    nothing = request(QUESTION, max_tokens=8)
+    bad, good = kit.ask_all(replace(nothing, id=new_id(), messages=()), nothing)
+    assert bad.finished.error is None or bad.finished.error["code"] == "bad_request"
+    assert good.finished.reason in ("stop", "length")
+    still_answers(kit)
+
+
 def test_a_prompt_over_the_context_gives_both_counts(kit: Kit) -> None:
     context = kit.capabilities.context
     if context is None or context > 20_000:
@@ -219,6 +230,26 @@ def test_stopped_at_twenty_random_points(kit: Kit) -> None:
 
         kit.ask(request(f"{long_text(15)} {number}", max_tokens=24), cancel_at=now)
     still_answers(kit)
+
+
+def test_killed_while_it_writes(kit: Kit) -> None:
+    if kit.choice.spec.place != "worker":
+        pytest.skip("it runs in no worker")
+    shot: list[int] = []
+
+    def shoot(event: Event) -> bool:
+        if isinstance(event, (Progress, Text)) and not shot:
+            shot.extend(kit.session.pids)
+            os.kill(shot[0], signal.SIGKILL)
+        return False
+
+    finished = kit.ask(request(long_text(60), max_tokens=200), cancel_at=shoot).finished
+    if finished.error is not None:  # a quick one may have said everything before
+        assert finished.error["code"] == "worker_died"
+    else:
+        assert finished.reason in ("stop", "length")
+    still_answers(kit)
+    assert not {*shot} & {*kit.session.pids}
 
 
 def test_killed_and_back_again(kit: Kit) -> None:

@@ -43,10 +43,10 @@ async def test_every_protocol_in_every_place_answers_cancels_and_answers_again(
 async def test_a_request_tells_loading_then_progress_then_text(make: Make) -> None:
     events = await reply(make(), "a b", max_tokens=1)
     loading = [e for e in events if isinstance(e, Status)]
-    assert [(e.phase, e.done, e.total, e.rank) for e in loading] == [
-        ("loading", None, None, None),
-        *(("loading", done, 3, 0) for done in (1, 2, 3)),
-    ]
+    assert (loading[0].phase, loading[0].done, loading[0].rank) == ("loading", None, None)
+    assert {(e.phase, e.total, e.rank) for e in loading[1:]} == {("loading", 3, 0)}
+    done = [e.done for e in loading[1:]]  # throttled: not every one, but the first and the last
+    assert (done[0], done[-1]) == (1, 3) and done == sorted(set(done))
     kinds = [type(e) for e in events if not isinstance(e, Status)]
     assert kinds == [Started, Progress, Progress, Text, Finished]
     timing = end(events).timing
@@ -66,7 +66,7 @@ async def test_two_loads_and_two_requests_at_once_share_one_worker(make: Make) -
     _, one, two = await asyncio.gather(load, reply(session, "a b"), reply(session, "c d"))
     assert text(one).startswith("a b ") and text(two).startswith("c d ")
     assert len(session.pids) == 1 and session.restarts == 0
-    assert seen == [1, 2, 3]
+    assert (seen[0], seen[-1]) == (1, 3)
 
 
 async def test_two_sessions_at_once_do_not_know_of_each_other(make: Make) -> None:

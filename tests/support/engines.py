@@ -59,7 +59,7 @@ class Options:
 
 
 class CountingEngine(StepEngine):
-    """Prefills one word a step and answers with the prompt's words, one a step.
+    """Prefills one word a step and answers with the prompt's words, one a step, from the seed's on.
 
     Words that do something: `die` (SIGKILL itself), `raise`, `hang` (never returns), `forever`
     (never runs out of words), `refuse` (submit raises), `quit` (sys.exit), `odd` (gives something that
@@ -70,6 +70,7 @@ class CountingEngine(StepEngine):
         self.context = context
         self.capabilities = CAPABILITIES
         self.live: dict[str, tuple[Prepared, CancelToken, int, int]] = {}
+        self.cached: dict[str, int] = {}
         self.kept: dict[tuple[str, ...], int] = {}
         self.child = subprocess.Popen(["sleep", "600"]) if context.options.child else None
 
@@ -90,7 +91,11 @@ class CountingEngine(StepEngine):
             id=request.id,
             prompt_tokens=len(words),
             max_tokens=request.max_tokens or 8,
-            settings={"words": words, "odd": object() if "prepare-odd" in words else None},
+            settings={
+                "words": words,
+                "seed": request.sampling.seed or 0,
+                "odd": object() if "prepare-odd" in words else None,
+            },
         )
 
     def submit(self, prepared: Prepared, cancel: CancelToken) -> None:
@@ -99,13 +104,15 @@ class CountingEngine(StepEngine):
             raise BadRequest("This one is refused.")
         cached = min(self.kept.get(tuple(words), 0), len(words))
         self.live[prepared.id] = (prepared, cancel, cached, 0)
+        self.cached[prepared.id] = cached
 
     def step(self) -> Sequence[Event]:
         events: list[Event] = []
         for request_id, (prepared, cancel, processed, said) in list(self.live.items()):
             words: list[str] = prepared.settings["words"]
             total = len(words)
-            usage = Usage(prompt_tokens=total, completion_tokens=said)
+            cached = self.cached[request_id]
+            usage = Usage(prompt_tokens=total, completion_tokens=said, cached_tokens=cached)
             if cancel.cancelled and not self.context.options.ignore_cancel:
                 del self.live[request_id]
                 self.kept[tuple(words)] = processed
@@ -118,10 +125,11 @@ class CountingEngine(StepEngine):
                     events.append("odd")  # type: ignore[arg-type]
                 self.act(words[processed])
                 processed += 1
-                events.append(Progress(id=request_id, processed=processed, total=total))
+                events.append(Progress(id=request_id, processed=processed, total=total, cached=cached))
             elif said < prepared.max_tokens or "forever" in words:
                 said += 1
-                events.append(Text(id=request_id, text=words[(said - 1) % total] + " "))
+                word = words[(said - 1 + prepared.settings.get("seed", 0)) % total]
+                events.append(Text(id=request_id, text=word + " "))
             elif self.context.options.late_rank == self.context.rank:
                 continue
             else:
