@@ -82,6 +82,7 @@ def routes() -> list[Route]:
         get("/metrics", control.metrics),
         get("/openapi.json", openapi.openapi),
         get("/", web.page),
+        get(f"{web.PREFIX}{{digest}}/{{name:path}}", web.asset),
         *(post(path, not_offered.not_offered) for path in not_offered.PATHS),
     ]
 

@@ -17,7 +17,8 @@ from exocli.errors import UsageError
 from exocli.server.problems import Forbidden, Unauthorized
 
 OPEN = frozenset({"/", "/health", "/ready"})
-"""Paths that ask for no key: a page and two states, none of which show a request's text."""
+OPEN_PREFIX = "/web/"
+"""Paths that ask for no key: a page, its files and two states, none of which show a request's text."""
 SUFFIXES = (".local", ".localhost", ".internal")
 METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
 SHORTEST_KEY = 8
@@ -146,7 +147,8 @@ class Guard:
             if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
                 await _preflight(headers, cors, send)
                 return
-        if scope["path"] not in OPEN and not self._keys.accept(headers):
+        free = scope["path"] in OPEN or scope["path"].startswith(OPEN_PREFIX)
+        if not free and not self._keys.accept(headers):
             raise Unauthorized("A valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY.")
         await self._app(scope, receive, with_headers(send, cors) if cors else send)
 

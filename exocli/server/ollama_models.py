@@ -16,7 +16,7 @@ from exocli.server.generate import json_response
 from exocli.server.hub import LATEST, Model
 from exocli.server.state import State, state_of
 from exocli.server.streaming import Call, line, respond, unless_gone
-from exocli.types import new_id
+from exocli.types import new_id, to_json
 
 
 def stamp(moment: datetime) -> str:
@@ -66,6 +66,7 @@ async def ps(http: HttpRequest) -> Response:
             until = datetime.now(UTC) + timedelta(seconds=left if left is not None else model.keep_s or 1e10)
             memory = int(model.facts.get("weight_bytes", 0))
             exo = {"backend": model.served.backend, "state": model.state, "in_use": model.in_use}
+            exo["facts"] = to_json(model.facts)
             exo["idle_left_s"] = round(left, 1) if left is not None else None
             facts = {"context_length": model.facts["context"]} if model.facts.get("context") else {}
             row = {

@@ -1,0 +1,203 @@
+// The page: which chat is shown, and who tells whom. The parts know each other only through here.
+
+import * as api from "./api.js";
+import { Chat, newRecord } from "./chat.js";
+import { Composer } from "./composer.js";
+import { ask } from "./dialogs.js";
+import { $, announce, h, number, toast } from "./dom.js";
+import * as markdown from "./markdown.js";
+import { openRequests } from "./requests.js";
+import { sentence } from "./reply.js";
+import { openSettings } from "./settings.js";
+import { Sidebar } from "./sidebar.js";
+import * as store from "./store.js";
+import { Transcript } from "./transcript.js";
+
+const DRAFT_OF_NEW = "new";
+const chats = new Map(); // by id: the one that is shown, and those with a reply on its way
+let chat = null;
+
+const composer = new Composer({ send, cancel: () => stop() });
+const transcript = new Transcript({
+  edit: (id, text) => chat.live || chat.edit(id, text),
+  again: () => chat.live || chat.again(),
+  proceed: () => chat.live || chat.proceed(),
+});
+const sidebar = new Sidebar({ open: go, rename, remove });
+
+// ---------------------------------------------------------------------------------- the shown chat
+
+/** The address holds which one: a reload and a second tab find it again. */
+function go(id) {
+  sidebar.toggle(false);
+  if (location.hash.slice(1) === id) show();
+  else location.hash = id;
+}
+
+async function show() {
+  const id = location.hash.slice(1);
+  const record = chats.get(id)?.record ?? (id ? await store.load(id).catch(() => null) : null);
+  if (id !== location.hash.slice(1)) return; // another click was faster
+  if (chat && !chat.live) chats.delete(chat.record.id);
+  chat = chats.get(record?.id) ?? follow(new Chat(record ?? newRecord(store.remembered())));
+  chat.record.settings.model ??= $("model").value;
+  transcript.show(chat);
+  composer.open(record ? record.id : DRAFT_OF_NEW);
+  change();
+  list();
+  chat.watch();
+}
+
+function follow(made) {
+  chats.set(made.record.id, made);
+  made.addEventListener("change", () => {
+    if (made === chat) change();
+    if (Boolean(made.live) !== made.wasLive) list();
+    made.wasLive = Boolean(made.live);
+  });
+  made.addEventListener("taken-back", (event) => {
+    if (made !== chat || !composer.empty) return toast("Stopped before the first word.");
+    composer.set(event.detail.text, event.detail.files ?? []);
+    return announce("Stopped. Your message is back in the box.");
+  });
+  made.addEventListener("receipt", (event) => {
+    const { state, phase, processed, total } = event.detail;
+    if (state === "cancelling") toast("The server is still stopping that reply.");
+    else if (phase === "prefill" && made === chat) {
+      toast(`Stopped after reading ${number(processed)} of ${number(total)} tokens.`);
+    }
+  });
+  made.addEventListener("unsaved", () => toast("This browser does not keep the conversation: its storage is off or full."));
+  return made;
+}
+
+function change() {
+  const { record, live } = chat;
+  $("title").textContent = record.messages.length ? record.title : "New chat";
+  document.title = record.messages.length ? `${record.title} · exo` : "exo";
+  if (record.settings.model) $("model").value = record.settings.model;
+  composer.working = Boolean(live);
+  transcript.later();
+}
+
+async function send(text, files) {
+  const fresh = chat.record.messages.length === 0;
+  transcript.following = true;
+  const sent = chat.send(text, files);
+  if (fresh) {
+    history.replaceState(null, "", `#${chat.record.id}`);
+    composer.open(chat.record.id);
+  }
+  await sent;
+}
+
+function stop() {
+  chat.cancel();
+  $("input").focus();
+}
+
+// -------------------------------------------------------------------------------- conversations
+
+let listing = 0;
+
+/** Once in a while is enough: other tabs save every second while they write. */
+function list() {
+  clearTimeout(listing);
+  return new Promise((resolve) => {
+    listing = setTimeout(async () => {
+      const rows = await store.list().catch(() => []);
+      const busy = new Set([...chats.values()].filter((one) => one.live).map((one) => one.record.id));
+      sidebar.show(rows, chat.record.id, busy);
+      resolve();
+    }, 50);
+  });
+}
+
+async function rename(id, title) {
+  const one = chats.get(id) ?? new Chat(await store.load(id));
+  Object.assign(one.record, { title, named: true });
+  await one.save();
+  change();
+  list();
+}
+
+async function remove(id) {
+  const one = chats.get(id);
+  one?.cancel();
+  chats.delete(id);
+  await store.remove(id);
+  if (chat.record.id === id) go("");
+  else list();
+}
+
+store.onChange(async (id) => {
+  list();
+  if (id !== chat.record.id || (chat.live && !chat.live.elsewhere)) return;
+  const there = await chat.reload();
+  if (!there) go("");
+  else chat.watch();
+});
+
+// ------------------------------------------------------------------------------------- the bar
+
+async function fillModels() {
+  try {
+    const models = await api.models();
+    const options = models.map(({ id, owned_by: backend }) => h("option", { value: id, text: `${id} · ${backend}` }));
+    $("model").replaceChildren(...options);
+    const chosen = chat.record.settings.model;
+    if (!models.some((model) => model.id === chosen)) chat.record.settings.model = models[0]?.id;
+    $("model").value = chat.record.settings.model ?? "";
+  } catch (error) {
+    toast(sentence(error), { label: "Retry", run: fillModels });
+  }
+}
+
+function settled() {
+  store.remember(chat.record.settings);
+  if (chat.record.messages.length) chat.save();
+}
+
+$("model").addEventListener("change", () => {
+  chat.record.settings.model = $("model").value;
+  settled();
+});
+$("new").addEventListener("click", () => {
+  go("");
+  $("input").focus();
+});
+$("settings-button").addEventListener("click", () => openSettings(chat.record.settings, settled));
+$("requests-button").addEventListener("click", openRequests);
+$("theme").addEventListener("click", () => {
+  const dark = getComputedStyle(document.documentElement).colorScheme === "dark" ||
+    (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
+  const theme = dark ? "light" : "dark";
+  document.documentElement.dataset.theme = theme;
+  localStorage.setItem("exo.theme", theme);
+  announce(`${theme} colours`);
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+  if (sidebar.open) sidebar.toggle(false);
+  else if (chat?.live) stop();
+});
+addEventListener("hashchange", show);
+addEventListener("pagehide", () => {
+  for (const one of chats.values()) if (one.live && !one.live.elsewhere) one.save();
+});
+
+api.onKeyNeeded((refused) =>
+  ask({
+    title: "API key",
+    text: refused ? "That key was not accepted." : "This server asks for a key. It is kept until this tab is closed.",
+    label: "Key",
+    secret: true,
+    ok: "Use it",
+  }),
+);
+
+await show();
+$("input").focus();
+fillModels();
+markdown.load().then(() => transcript.rewrite());

@@ -1,0 +1,110 @@
+// The messages of the chat that is shown, kept in step with it; follows the end while one reads there.
+
+import { $, announce } from "./dom.js";
+import { QuestionView, ReplyView } from "./message.js";
+
+const NEAR = 80; // pixels from the end that still count as the end
+const PHASES = {
+  queued: "Waiting in the queue.",
+  loading: "The model is loading.",
+  prefill: "The model is reading.",
+  thinking: "The model is thinking.",
+  decode: "The reply is being written.",
+};
+
+export class Transcript {
+  #views = new Map();
+  #chat = null;
+  #told = "";
+  #frame = 0;
+  #cost = 0;
+  #drawn = 0;
+
+  constructor(actions) {
+    this.actions = actions;
+    this.list = $("messages");
+    this.scroller = $("scroller");
+    this.following = true;
+    this.scroller.addEventListener("scroll", () => {
+      const { scrollHeight, scrollTop, clientHeight } = this.scroller;
+      this.following = scrollHeight - scrollTop - clientHeight < NEAR;
+      $("latest").hidden = this.following;
+    });
+    $("latest").addEventListener("click", () => this.toEnd());
+  }
+
+  show(chat) {
+    this.#chat = chat;
+    this.#views.clear();
+    this.list.replaceChildren();
+    this.#told = "";
+    this.draw();
+    this.toEnd();
+  }
+
+  toEnd() {
+    this.following = true;
+    this.scroller.scrollTop = this.scroller.scrollHeight;
+    $("latest").hidden = true;
+  }
+
+  /** Draw before the next paint, and rarer the longer a drawing takes. */
+  later() {
+    if (this.#frame) return;
+    const wait = Math.max(0, this.#drawn + 6 * this.#cost - performance.now());
+    this.#frame = setTimeout(() => requestAnimationFrame(() => this.draw()), wait);
+  }
+
+  /** Draw all again: the Markdown libraries have come. */
+  rewrite() {
+    for (const view of this.#views.values()) view.rewrite?.();
+    if (this.#chat) this.draw();
+  }
+
+  draw() {
+    clearTimeout(this.#frame);
+    this.#frame = 0;
+    const begun = performance.now();
+    const { live, record } = this.#chat;
+    const turns = record.messages;
+    $("empty").hidden = turns.length > 0;
+    const seen = new Set(turns.map((turn) => turn.id));
+    for (const [id, view] of this.#views) {
+      if (seen.has(id)) continue;
+      view.element.remove();
+      this.#views.delete(id);
+    }
+    turns.forEach((turn, index) => {
+      const last = index === turns.length - 1;
+      const view = this.#view(turn);
+      view.update(turn, last ? live : null, last);
+      if (this.list.children[index] !== view.element) {
+        this.list.insertBefore(view.element, this.list.children[index] ?? null);
+      }
+    });
+    if (this.following) this.scroller.scrollTop = this.scroller.scrollHeight;
+    this.#announce(live, turns.at(-1));
+    this.#drawn = performance.now();
+    this.#cost = this.#drawn - begun;
+  }
+
+  #view(turn) {
+    if (!this.#views.has(turn.id)) {
+      const Kind = turn.role === "user" ? QuestionView : ReplyView;
+      this.#views.set(turn.id, new Kind(turn, this.actions));
+    }
+    return this.#views.get(turn.id);
+  }
+
+  /** Each change of phase once, and the whole reply when it is there. */
+  #announce(live, last) {
+    const now = live ? live.phase : "";
+    if (now === this.#told) return;
+    const before = this.#told;
+    this.#told = now;
+    if (PHASES[now]) announce(PHASES[now]);
+    else if (!now && before && last?.role === "assistant") {
+      announce(last.note ? `${last.note} ${last.text}` : `Reply: ${last.text}`);
+    }
+  }
+}
