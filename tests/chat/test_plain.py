@@ -8,8 +8,6 @@ import signal
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.chat.conftest import Start, command
 from tests.chat.terminal import CTRL_C, CTRL_D, workers_of
 from tests.support.runtime import wait_gone
@@ -36,11 +34,6 @@ def test_no_control_bytes_in_either_stream(env: dict[str, str]) -> None:
     assert "reading ████".encode() in done.stderr, "a long wait is told in lines"
     assert done.stderr.count(b"exo: ") == 1
     assert b"exo: The prompt has 1,500 tokens" in done.stderr
-
-
-def test_an_input_with_nothing_in_it(env: dict[str, str]) -> None:
-    done = run(env, b"")
-    assert (done.returncode, done.stdout) == (0, b"")
 
 
 def test_input_that_is_closed(env: dict[str, str]) -> None:
@@ -99,9 +92,20 @@ def test_sigint_while_piped_ends_it_with_what_was_said(env: dict[str, str], conv
     assert json.loads(path.read_text())["turns"][1]["mark"] == "stopped"
 
 
-@pytest.mark.parametrize("variable", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_a_plain_terminal(start: Start, variable: dict[str, str]) -> None:
-    terminal = start(**variable)
+def test_a_dumb_terminal(start: Start) -> None:
+    terminal = start(TERM="dumb")
+    terminal.until("^>$")
+    terminal.send("forever\n")
+    terminal.until("forever heard")
+    terminal.send(CTRL_C)
+    terminal.until(r"^\[stopped\]\n>$")
+    terminal.send(CTRL_D)
+    assert terminal.ended() == 0
+    assert b"\x1b" not in terminal.raw
+
+
+def test_a_terminal_without_colour(start: Start) -> None:
+    terminal = start(NO_COLOR="1")
     terminal.until("^>$")
     terminal.send("hello\n")
     terminal.until(r"^heard 1: hello\n>$")

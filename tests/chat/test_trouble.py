@@ -60,12 +60,6 @@ def test_an_engine_that_cannot_be_opened_ends_the_chat(start: Start) -> None:
     assert b"Traceback" not in terminal.raw
 
 
-def test_a_model_that_only_completes_ends_the_chat(start: Start) -> None:
-    terminal = start("-o", "load=base")
-    assert terminal.ended() == 3
-    terminal.until(r"^exo: talker cannot chat \(it has no chat template\): choose another one with -m\.$")
-
-
 @pytest.mark.parametrize(
     ("load", "told"),
     [
@@ -95,7 +89,6 @@ def test_what_cannot_be_kept_is_told_once(start: Start, env: dict[str, str]) -> 
 def test_flags_that_do_not_fit(env: dict[str, str]) -> None:
     for flags, words in (
         (["-c"], "no conversation to continue"),
-        (["--resume", "2020"], 'no conversation "2020"'),
         (["-c", "--resume", "x"], "not both"),
     ):
         done = subprocess.run(command(*flags), input=b"", env=env, capture_output=True, timeout=30)
