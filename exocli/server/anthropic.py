@@ -6,7 +6,7 @@ Shapes: the Anthropic API reference, "Messages" and "Streaming Messages".
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -52,17 +52,22 @@ class Source(Body):
     data: str | None = None
 
 
-class Block(Body):
-    """A content block; which fields count depends on `type`."""
+class Inner(Body):
+    """A block that holds no other blocks."""
 
     type: str
     text: str | None = None
     source: Source | None = None
+
+
+class Block(Inner):
+    """A content block; which fields count depends on `type`."""
+
     id: str | None = None
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
-    content: str | list[Block] | None = None
+    content: str | list[Inner] | None = None
     thinking: str | None = None
 
 
@@ -94,7 +99,7 @@ class OutputConfig(Body):
 class CountRequest(Common):
     model: str | None = None
     messages: list[Turn]
-    system: str | list[Block] | None = None
+    system: str | list[Inner] | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
@@ -209,7 +214,7 @@ def _turn(turn: Turn, where: str) -> Iterator[Message]:
         )
 
 
-def _part(block: Block, where: str) -> Part:
+def _part(block: Inner, where: str) -> Part:
     if block.type == "text" and block.text is not None:
         return Part(text=block.text)
     if block.type == "image" and block.source is not None:
@@ -219,7 +224,7 @@ def _part(block: Block, where: str) -> Part:
     raise BadRequest(f'{where}: a block of type "{block.type[:40]}" is not supported here.', field=where)
 
 
-def _plain_text(content: str | list[Block] | None, where: str) -> str:
+def _plain_text(content: str | Sequence[Inner] | None, where: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     for block in content:

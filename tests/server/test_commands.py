@@ -1,0 +1,111 @@
+"""`exo ps`, `exo cancel` and `exo stop` against a running server, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.apis import CHAT
+from tests.server.serving import Serving, environment
+
+KEY = "the-key-of-the-commands"
+HEADERS = {"x-api-key": KEY}
+
+
+@pytest.fixture(scope="module")
+def server(home: Path) -> Iterator[Serving]:
+    with Serving(home, "--idle-unload", "600", env={"EXO_API_KEY": KEY}) as serving:
+        serving.post(CHAT.path, CHAT.body("wake up"), headers=HEADERS)
+        yield serving
+
+
+def exo(home: Path, *args: str, url: str = "", key: str = KEY) -> subprocess.CompletedProcess[str]:
+    env = environment(home, EXO_API_KEY=key, **({"EXO_URL": url} if url else {}))
+    command = [sys.executable, "-m", "exocli", *args]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+
+
+def forever(server: Serving, name: str) -> threading.Thread:
+    def ask() -> None:
+        server.post(CHAT.path, CHAT.ask("forever", stream=True), headers={**HEADERS, "X-Request-Id": name})
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    server.wait_requests(lambda rows: any(r["id"] == name and r["tokens"] > 2 for r in rows), headers=HEADERS)
+    return thread
+
+
+def test_ps_shows_models_and_requests(server: Serving, home: Path):
+    thread = forever(server, "ps-request")
+    table = exo(home, "ps", url=server.url)
+    assert table.returncode == 0, table.stderr
+    lines = table.stdout.splitlines()
+    assert lines[0].split() == ["MODEL", "BACKEND", "MEMORY", "UNLOADS", "IN"]
+    assert lines[1].split()[:2] == ["scripted:latest", "scripted"]
+    assert any(line.split()[:5] == ["ps-request", "127.0.0.1", "scripted", "decode", "1/1"] for line in lines)
+    rows: Any = json.loads(exo(home, "ps", "--json", "--url", f"{server.url}/v1/").stdout)
+    assert rows["requests"][0]["id"] == "ps-request"
+    assert rows["models"][0]["size_vram"] == 1234
+    exo(home, "cancel", "--all", url=server.url)
+    thread.join(5)
+
+
+def test_cancel_by_prefix_by_the_apis_id_and_all(server: Serving, home: Path):
+    thread = forever(server, "alpha-one")
+    shown = exo(home, "cancel", "alpha", url=server.url)
+    thread.join(5)
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("alpha-one cancelled in decode (1 of 1 prompt tokens done, 1 tokens of")
+    late = exo(home, "cancel", "alpha-one", url=server.url)
+    assert late.stdout == "alpha-one was over already (cancelled).\n"
+    thread = forever(server, "beta")
+    receipt = json.loads(exo(home, "cancel", "chatcmpl-beta", "--json", url=server.url).stdout)
+    thread.join(5)
+    assert (receipt["id"], receipt["state"]) == ("beta", "cancelled")
+    threads = [forever(server, "twin-1"), forever(server, "twin-2")]
+    unclear = exo(home, "cancel", "twin", url=server.url)
+    assert unclear.returncode == 1
+    assert "beginning of 2 requests" in unclear.stderr
+    everything = exo(home, "cancel", "--all", url=server.url)
+    for thread in threads:
+        thread.join(5)
+    assert everything.stdout.count("cancelled in decode") == 2
+    assert exo(home, "cancel", "--all", url=server.url).stdout == "Nothing was running.\n"
+
+
+def test_mistakes_are_one_line(server: Serving, home: Path):
+    assert exo(home, "cancel", url=server.url).returncode == 2
+    assert exo(home, "cancel", "x", "--all", url=server.url).returncode == 2
+    unknown = exo(home, "cancel", "nobody", url=server.url)
+    assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
+    assert 'No request "nobody"' in unknown.stderr
+    denied = exo(home, "ps", url=server.url, key="")
+    assert denied.returncode == 1
+    assert "API key" in denied.stderr
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        nobody = exo(home, "ps", url=f"127.0.0.1:{port}")
+    assert nobody.returncode == 3
+    assert "exo serve" in nobody.stderr
+
+
+def test_stop_unloads_now_or_once_idle(server: Serving, home: Path):
+    thread = forever(server, "busy")
+    waits = exo(home, "stop", "scripted", url=server.url)
+    assert waits.stdout == "scripted will be unloaded once its 1 requests are done.\n"
+    exo(home, "cancel", "busy", url=server.url)
+    thread.join(5)
+    assert json.loads(exo(home, "ps", "--json", url=server.url).stdout)["models"] == []
+    server.post(CHAT.path, CHAT.body("back again"), headers=HEADERS)
+    assert exo(home, "stop", "scripted", url=server.url).stdout == "scripted is unloaded.\n"
+    assert json.loads(exo(home, "ps", "--json", url=server.url).stdout)["models"] == []
+    assert exo(home, "stop", "nothing", url=server.url).returncode == 1
