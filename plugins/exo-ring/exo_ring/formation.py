@@ -36,7 +36,6 @@ class Ring:
     group: Any
     plan: Plan
     folder: Path
-    kind: str
 
 
 def seats(data: Mapping[str, Any]) -> list[Seat]:
@@ -70,7 +69,7 @@ def form(context: OpenContext) -> Ring:
         context.log(f"ring: {agreed.why} {[(s.start, s.stop) for s in agreed.shares]}")
     group = _start_mlx(context.rank, seats(data), options.connect_timeout)
     verify(group, data["nonce"], agreed, everyone)
-    return Ring(group, agreed, folder, model_files.read_config(folder)["model_type"])
+    return Ring(group, agreed, folder)
 
 
 def agree_on_plan(

@@ -93,7 +93,7 @@ def make(
     refuse(shape, size, strategy=strategy, split=split, name=name)
     against = why_not_tensor(shape, size)
     if strategy == "tensor":
-        return _plan("tensor", "strategy=tensor was asked for.", shape, machines, None, wire)
+        return _plan("tensor", "Tensor parallel, as asked for.", shape, machines, None, wire)
     if strategy == "auto" and split is None:
         against = against or _slow_together(machines)
         if against is None:
@@ -101,9 +101,7 @@ def make(
             return _plan("tensor", why, shape, machines, None, wire)
         why = f"Pipeline, since for tensor parallelism {against}."
     else:
-        why = (
-            "Pipeline, since a split was given." if strategy == "auto" else "strategy=pipeline was asked for."
-        )
+        why = "Pipeline, since a split was given." if strategy == "auto" else "Pipeline, as asked for."
     if shape.kind not in PIPELINE_KINDS:
         kinds = ", ".join(PIPELINE_KINDS)
         raise UsageError(f'The ring cannot split a "{shape.kind}" model by layers; it can split {kinds}.')

@@ -20,6 +20,7 @@ def exo_backends() -> Iterable[BackendSpec]:
         open="exo_ring.opening:open_engine",
         open_options="exo_ring.options:Options",
         probe="exo_mlx.probe:probe",
+        baseline="exo_ring.baseline:open_bare",
         models="exo_mlx.models:source",
         launch="exo_ring.launcher:launch",
         capabilities=CAPABILITIES,

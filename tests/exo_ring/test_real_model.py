@@ -1,0 +1,99 @@
+"""The default model on a ring, through the command line: Paris, and the very text of one rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.real
+QUESTION = "What is the capital of France?"
+STORY = "Tell me about the history of Paris in three sentences."
+
+
+def ask(model: Path, question: str, *options: str, backend: str = "ring") -> dict[str, Any]:
+    """The one JSON object of `exo run --json --no-stream`."""
+    command = [
+        sys.executable,
+        "-m",
+        "exocli",
+        "run",
+        "-b",
+        backend,
+        "-m",
+        str(model),
+        "--json",
+        "--no-stream",
+    ]
+    arguments = [*command, *options, "--max-tokens", "24", question]
+    done = subprocess.run(arguments, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def alone(smollm2: Path) -> str:
+    text: str = ask(smollm2, STORY, backend="mlx")["text"]
+    return text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-o", "ranks=2"),
+        *(
+            pytest.param(("-o", *more.split(" -o ")), marks=pytest.mark.soak)
+            for more in ("ranks=3", "ranks=2", "split=20,10", "split=5,25")
+        ),
+        pytest.param(("-o", "ranks=3", "-o", "strategy=tensor"), marks=pytest.mark.soak),
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_the_text_of_one_rank(smollm2: Path, alone: str, options: tuple[str, ...]) -> None:
+    assert ask(smollm2, STORY, *options)["text"] == alone
+
+
+@pytest.mark.soak
+def test_paris(smollm2: Path) -> None:
+    assert "Paris" in ask(smollm2, QUESTION, "-o", "ranks=2")["text"]
+
+
+def test_tensor_parallel_is_refused_where_heads_do_not_divide(smollm2: Path) -> None:
+    command = [sys.executable, "-m", "exocli", "run", "-b", "ring", "-m", str(smollm2), QUESTION]
+    done = subprocess.run([*command, "-o", "strategy=tensor"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "exo: smollm2 cannot run tensor parallel on 2 ranks: 9 attention heads and 3 KV heads do not divide "
+        "by 2; use strategy=pipeline.\n"
+    )
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.soak)])
+def test_ctrl_c(smollm2: Path, size: int) -> None:
+    """In the middle of a long prompt: the last line is the receipt of all ranks, and the shell sees 130."""
+    prompt = " ".join(f"Item {i} has the value {i * 37 % 101}." for i in range(200))
+    command = [sys.executable, "-m", "exocli", "run", "-b", "ring", "-m", str(smollm2), "--json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*command, "-o", f"ranks={size}", prompt], stdin=subprocess.DEVNULL, stdout=pipe, text=True
+    ) as child:
+        assert child.stdout is not None
+        asked = 0.0
+        last: dict[str, Any] = {}
+        for line in child.stdout:
+            last = json.loads(line)
+            if last["type"] == "progress" and last["processed"] >= 64 and not asked:
+                asked = time.monotonic()
+                os.kill(child.pid, signal.SIGINT)
+        assert last["type"] == "finished" and last["reason"] == "cancelled"
+        receipt = last["cancel"]
+        assert receipt["ranks"] == size and receipt["phase"] == "prefill" and not receipt["killed"]
+        assert 64 <= receipt["processed"] < receipt["total"]
+    assert child.returncode == -signal.SIGINT
