@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,18 @@ from exocli.backend import Capabilities, WorkerSpec
 from exocli.cancel import CancelToken
 from exocli.errors import EngineFailed, ExoError, Stalled, Unavailable, WorkerDied, from_dict
 from exocli.runtime import wire
+from exocli.runtime.live import Live
 from exocli.runtime.process import InlineRank, ProcessRank, Rank
-from exocli.runtime.tuner import ChunkTuner
+from exocli.runtime.tuner import Pace
 from exocli.types import (
     Event,
     Finished,
-    Phase,
     Prepared,
     Progress,
     Reasoning,
-    Receipt,
     Request,
     Text,
     ToolCall,
-    Usage,
     event_from_json,
     prepared_from_json,
     to_json,
@@ -49,23 +47,6 @@ BEAT_LIMIT = 3.0
 """Seconds without a heartbeat after which one of several ranks counts as stalled."""
 DEATH_GRACE = 0.3
 """When a peer is lost the survivors complain first; wait this long for the one that really ended."""
-
-
-@dataclass
-class Live:
-    """A request that the ranks hold, as the parent sees it."""
-
-    id: str
-    cancel: CancelToken
-    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
-    phase: Phase = "prefill"
-    processed: int = 0
-    total: int = 0
-    cached: int = 0
-    tokens: int = 0
-    finished: Finished | None = None
-    left: set[int] = field(default_factory=set)
-    cancel_sent: float | None = None
 
 
 class RankGroup:
@@ -93,7 +74,6 @@ class RankGroup:
         self.restartable = True
         self._order = order
         self._stall_timeout = stall_timeout
-        self._target_s = target_s
         self.ranks: list[Rank] = [
             InlineRank(spec, self._on_line, self._on_end)
             if inline
@@ -108,9 +88,7 @@ class RankGroup:
         self._on_loading: OnLoading = lambda rank, done, total: None
         self._prepares: dict[str, asyncio.Future[Prepared]] = {}
         self._number = 0
-        self._tuner = ChunkTuner(target_s)
-        self._step_times: dict[int, list[tuple[float, int]]] = {}
-        self._usual = 0.0
+        self._pace = Pace(target_s, self.size)
         self._complaints: list[tuple[int, ExoError]] = []
         self._deaths: list[tuple[int, str]] = []
         self._closing = False
@@ -128,13 +106,8 @@ class RankGroup:
         self._on_loading = on_loading
         try:
             for rank in self.ranks:
-                order = {
-                    **self._order,
-                    "rank": rank.spec.rank,
-                    "size": self.size,
-                    "data": dict(rank.spec.data),
-                }
-                await rank.start(order)
+                own = {"rank": rank.spec.rank, "size": self.size, "data": dict(rank.spec.data)}
+                await rank.start({**self._order, **own})
                 if self.error is not None:  # one of those before has failed already
                     raise self.error
         except OSError as error:
@@ -150,12 +123,10 @@ class RankGroup:
             caps[name] = tuple(caps[name])
         self.capabilities = Capabilities(**caps)
         self.describe = first["describe"]
-        times = [r["warm_up_s"] for r in self._ready.values() if r["warm_up_s"]]
-        lead = max((r["max_lead"] or 0 for r in self._ready.values()), default=0)
-        if times:
-            self._tuner = ChunkTuner(self._target_s, lead)
-            self._usual = max(times)
-            self._append(do="tune", chunk=self._tuner.start(self._usual))
+        slowest = max(r["warm_up_s"] or 0.0 for r in self._ready.values())
+        if slowest:
+            lead = max(r["max_lead"] or 0 for r in self._ready.values())
+            self._append(do="tune", chunk=self._pace.start(slowest, lead))
         if not self._opened.done():
             self._opened.set_result(None)
 
@@ -262,7 +233,10 @@ class RankGroup:
                 live.left.add(rank)
                 self._maybe_finish(live)
         if "s" in line:
-            self._observe(line["n"], line["s"], (line.get("info") or {}).get("prefill_tokens", 0))
+            tokens = (line.get("info") or {}).get("prefill_tokens", 0)
+            chunk = self._pace.observe(line["n"], line["s"], tokens)
+            if chunk is not None:
+                self._append(do="tune", chunk=chunk)
 
     def _on_event(self, live: Live, event: Event) -> None:
         match event:
@@ -281,7 +255,7 @@ class RankGroup:
             return
         finished = live.finished
         if finished.cancel is not None:
-            receipt = replace(finished.cancel, latency_ms=_latency_ms(live.cancel))
+            receipt = replace(finished.cancel, latency_ms=live.latency_ms)
             if self.size > 1:  # one that is alone may speak for a server's ranks
                 receipt = replace(receipt, ranks=self.size)
             finished = replace(finished, cancel=receipt)
@@ -293,29 +267,16 @@ class RankGroup:
         if not self.live:
             self._busy.clear()
 
-    def _observe(self, step: int, seconds: float, tokens: int) -> None:
-        """The slowest rank's time counts."""
-        times = self._step_times.setdefault(step, [])
-        times.append((seconds, tokens))
-        if len(times) < self.size:
-            return
-        del self._step_times[step]
-        slowest = max(seconds for seconds, _ in times)
-        self._usual = 0.9 * self._usual + 0.1 * slowest if self._usual else slowest
-        chunk = self._tuner.observe(tokens, slowest) if tokens else None
-        if chunk is not None:
-            self._append(do="tune", chunk=chunk)
-
     # --------------------------------------------------------------------------------- the watchdog
 
     @property
     def chunk(self) -> int:
-        return self._tuner.chunk
+        return self._pace.tuner.chunk
 
     @property
     def cancel_deadline(self) -> float:
         """Seconds after which an unanswered cancel is told; at twice that the workers are ended."""
-        return max(CANCEL_DEADLINE, 5 * self._usual)
+        return max(CANCEL_DEADLINE, 5 * self._pace.usual)
 
     async def _watch(self) -> None:
         while self.error is None:
@@ -344,7 +305,7 @@ class RankGroup:
         if now - self._seen[silent] > BEAT_LIMIT:
             self._fail(Stalled(f"{self._name(silent)} of {self.backend} gives no sign of life.", rank=silent))
             return
-        limit = self._stall_timeout or max(60.0, 20 * self._usual)
+        limit = self._stall_timeout or max(60.0, 20 * self._pace.usual)
         if now - self._stepped > limit:
             text = f"No rank of {self.backend} has finished a step for {limit:.0f} s."
             self._fail(Stalled(text))
@@ -413,25 +374,8 @@ class RankGroup:
             if not future.done():
                 future.set_exception(error)
         for live in list(self.live.values()):
-            self._finish(live, self._lost(live, error))
+            self._finish(live, live.lost(error, self.size))
         self._spawn(self._kill())
-
-    def _lost(self, live: Live, error: ExoError) -> Finished:
-        if live.finished is not None and live.finished.cancel is None:
-            return live.finished  # its answer was whole before the rank was lost
-        usage = Usage(prompt_tokens=live.total, cached_tokens=live.cached, completion_tokens=live.tokens)
-        if live.cancel.cancelled:
-            receipt = Receipt(
-                phase=live.phase,
-                processed=live.processed,
-                total=live.total,
-                kept_tokens=0,
-                ranks=self.size,
-                latency_ms=_latency_ms(live.cancel),
-                killed=True,
-            )
-            return Finished(id=live.id, reason="cancelled", usage=usage, cancel=receipt)
-        return Finished(id=live.id, reason="error", usage=usage, error=error.to_dict())
 
     async def _kill(self) -> None:
         await asyncio.gather(*(rank.kill() for rank in self.ranks), return_exceptions=True)
@@ -463,8 +407,3 @@ class RankGroup:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _latency_ms(cancel: CancelToken) -> float:
-    asked = cancel.asked_at
-    return round((time.monotonic() - asked) * 1000, 1) if asked is not None else 0.0

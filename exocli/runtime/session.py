@@ -7,75 +7,20 @@ whatever happens. Knows backends by their specs alone.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from exocli import config
 from exocli.backend import BackendSpec, Capabilities, ModelRef, WorkerSpec, check_supported, load_object
 from exocli.cancel import CancelToken
 from exocli.errors import BadRequest, ExoError, Overloaded, Unavailable, WorkerDied
-from exocli.runtime.group import CANCEL_DEADLINE, Live, RankGroup
+from exocli.runtime.flight import Flight, measured, never_started, unless_cancelled
+from exocli.runtime.group import CANCEL_DEADLINE, RankGroup
+from exocli.runtime.live import Live
 from exocli.runtime.loop import describe_error
-from exocli.types import (
-    Event,
-    Finished,
-    Phase,
-    Prepared,
-    Progress,
-    Reasoning,
-    Receipt,
-    Request,
-    Started,
-    Status,
-    Text,
-    Timing,
-    ToolCall,
-    Usage,
-)
-
-
-@dataclass
-class Flight:
-    """A request from its first moment to its Finished, as `exo ps` shows it."""
-
-    request: Request
-    cancel: CancelToken
-    started: float = field(default_factory=time.monotonic)
-    phase: Phase = "queued"
-    processed: int = 0
-    total: int = 0
-    cached: int = 0
-    tokens: int = 0
-    queue: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
-    submitted: float | None = None
-    first_text: float | None = None
-    finished: Finished | None = None
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def id(self) -> str:
-        return self.request.id
-
-    def put(self, event: Event) -> None:
-        match event:
-            case Progress(processed=processed, total=total, cached=cached):
-                self.phase = "prefill"
-                self.processed, self.total, self.cached = processed, total, cached
-            case Text() | Reasoning() | ToolCall():
-                if self.first_text is None:
-                    self.first_text = time.monotonic()
-                self.phase = "decode"
-                self.tokens += 1
-            case Status(phase=phase):
-                self.phase = phase
-            case Finished():
-                self.finished = event
-                self.done.set()
-        self.queue.put_nowait(event)
+from exocli.runtime.turns import Turns
+from exocli.types import Event, Finished, Prepared, Request, Started, Status
 
 
 class Session:
@@ -115,8 +60,7 @@ class Session:
         self._group: RankGroup | None = None
         self._loading: asyncio.Task[RankGroup] | None = None
         self._listeners: set[Callable[[int, int, int], None]] = set()
-        self._running = 0
-        self._waiting: deque[tuple[Flight, asyncio.Future[None]]] = deque()
+        self._turns = Turns(self._limit)
         self._prepared: dict[str, tuple[RankGroup, Prepared]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -163,7 +107,7 @@ class Session:
 
     @property
     def queued(self) -> int:
-        return len(self._waiting)
+        return self._turns.waiting
 
     def like(self, spec: BackendSpec) -> Session:
         """A session of its own with the same model and options on another engine."""
@@ -328,26 +272,26 @@ class Session:
         self.flights.pop(flight.id, None)
         if not self.flights:
             self.idle_since = time.monotonic()
-        flight.put(_measured(flight, finished))
+        flight.put(measured(flight, finished))
 
     async def _serve(self, flight: Flight) -> Finished:
         check_supported(flight.request, self.capabilities, self.spec.name)
         if not self.loaded:
             flight.put(Status(id=flight.id, phase="loading"))
         ready = await self._ready(flight)
-        waited = await self._acquire(flight) if ready is not None else None
+        waited = await self._turns.acquire(flight) if ready is not None else None
         if ready is None or waited is None:
-            return _never_started(flight)
+            return never_started(flight)
         try:
             if waited or ready[0].error is not None:
                 # What was kept has changed meanwhile, or the worker is another one.
                 ready = await self._ready(flight)
                 if ready is None:
-                    return _never_started(flight)
+                    return never_started(flight)
             group, prepared = ready
             return await self._follow(flight, group.submit(prepared, flight.cancel))
         finally:
-            self._release()
+            self._turns.release()
 
     async def _ready(self, flight: Flight) -> tuple[RankGroup, Prepared] | None:
         """A worker, and what it made of the request; None = cancelled meanwhile.
@@ -361,7 +305,7 @@ class Session:
         request = flight.request
         again = True
         while True:
-            group = await _unless_cancelled(self._ensure(on_loading), flight.cancel)
+            group = await unless_cancelled(self._ensure(on_loading), flight.cancel)
             if group is None:
                 return None
             flight.phase = "queued"
@@ -369,7 +313,7 @@ class Session:
             ready = self._prepared.pop(flight.id, None)
             try:
                 if ready is None or ready[0] is not group:
-                    prepared = await _unless_cancelled(group.prepare(request), flight.cancel)
+                    prepared = await unless_cancelled(group.prepare(request), flight.cancel)
                     if prepared is None:
                         return None
                     ready = (group, prepared)
@@ -390,49 +334,9 @@ class Session:
                 return event
             flight.put(event)
 
-    # -------------------------------------------------------------------------------- the queue
-
     def _limit(self) -> int:
         limit = self.capabilities.max_concurrency
         return max(1, min(limit, self._concurrency) if self._concurrency else limit)
-
-    async def _acquire(self, flight: Flight) -> bool | None:
-        """Wait for a slot, first come first served. → whether it waited; None = cancelled meanwhile."""
-        if flight.cancel.cancelled:
-            return None
-        if self._running < self._limit() and not self._waiting:
-            self._running += 1
-            return False
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((flight, turn))
-        flight.put(Status(id=flight.id, phase="queued", position=len(self._waiting)))
-
-        async def wait() -> bool:
-            await turn
-            return True
-
-        if await _unless_cancelled(wait(), flight.cancel):
-            return True
-        if turn.done() and not turn.cancelled():
-            self._release()  # it was our turn in the same moment: pass it on
-        else:
-            with contextlib.suppress(ValueError):  # a slot that became free has passed it over already
-                self._waiting.remove((flight, turn))
-            self._tell_positions()
-        return None
-
-    def _release(self) -> None:
-        self._running -= 1
-        while self._waiting and self._running < self._limit():
-            _, turn = self._waiting.popleft()
-            if not turn.done():
-                self._running += 1
-                turn.set_result(None)
-        self._tell_positions()
-
-    def _tell_positions(self) -> None:
-        for position, (flight, _) in enumerate(self._waiting, start=1):
-            flight.put(Status(id=flight.id, phase="queued", position=position))
 
     # ----------------------------------------------------------------------------------- ending
 
@@ -470,60 +374,3 @@ class Session:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _unless_cancelled(work: Any, cancel: CancelToken) -> Any:
-    """The result of `work`, or None as soon as the token is cancelled (the work is cancelled too).
-
-    Work that fails after the cancel was asked for is None as well: nobody wants it any more.
-    """
-    loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(work)
-    stopped = asyncio.Event()
-    forget = cancel.on_cancel(lambda: loop.call_soon_threadsafe(stopped.set))
-    stop = asyncio.ensure_future(stopped.wait())
-    try:
-        await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
-        if task.done() and not (task.exception() and cancel.cancelled):
-            return task.result()
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # looked at, so that asyncio does not report it
-        return None
-    finally:
-        forget()
-        stop.cancel()
-        task.cancel()
-
-
-def _never_started(flight: Flight) -> Finished:
-    """A cancel that came before the engine saw the request."""
-    phase: Phase = "loading" if flight.phase == "loading" else "queued"
-    asked = flight.cancel.asked_at
-    latency = (time.monotonic() - asked) * 1000 if asked is not None else 0.0
-    receipt = Receipt(phase=phase, total=flight.total, ranks=0, latency_ms=round(latency, 1))
-    usage = Usage(prompt_tokens=flight.total)
-    return Finished(id=flight.id, reason="cancelled", cancel=receipt, usage=usage)
-
-
-def _measured(flight: Flight, finished: Finished) -> Finished:
-    """Fill in the timing where the backend has not."""
-    if finished.timing != Timing():
-        return finished
-    now = time.monotonic()
-    usage = finished.usage
-    ttft = prefill = decode = 0.0
-    if flight.first_text is not None:
-        ttft = flight.first_text - flight.started
-        if flight.submitted is not None and flight.first_text > flight.submitted:
-            prefill = (usage.prompt_tokens - usage.cached_tokens) / (flight.first_text - flight.submitted)
-        if usage.completion_tokens > 1 and now > flight.first_text:
-            decode = (usage.completion_tokens - 1) / (now - flight.first_text)
-    timing = Timing(
-        ttft_s=round(ttft, 4),
-        prefill_tps=round(prefill, 1),
-        decode_tps=round(decode, 1),
-        total_s=round(now - flight.started, 4),
-    )
-    return replace(finished, timing=timing)

@@ -1,4 +1,4 @@
-"""Chooses the prefill chunk so that a cancel takes effect within a target latency. Pure."""
+"""How long steps take, and the prefill chunk for which a cancel takes effect within a target. Pure."""
 
 from __future__ import annotations
 
@@ -47,3 +47,31 @@ class ChunkTuner:
         while chunk < LARGEST and 2 * chunk * per_token <= self._budget:
             chunk *= 2
         return chunk
+
+
+class Pace:
+    """The usual time of a step over all ranks, in seconds, and the chunk that follows from it."""
+
+    def __init__(self, target_s: float, ranks: int) -> None:
+        self.tuner = ChunkTuner(target_s)
+        self.usual = 0.0
+        self._target_s = target_s
+        self._ranks = ranks
+        self._times: dict[int, list[float]] = {}
+
+    def start(self, warm_up_s: float, lead: int) -> int:
+        """The first chunk, from the warm-up of the slowest rank."""
+        self.tuner = ChunkTuner(self._target_s, lead)
+        self.usual = warm_up_s
+        return self.tuner.start(warm_up_s)
+
+    def observe(self, step: int, seconds: float, tokens: int) -> int | None:
+        """One rank's time for a step; the new chunk if it should change. The slowest rank's time counts."""
+        times = self._times.setdefault(step, [])
+        times.append(seconds)
+        if len(times) < self._ranks:
+            return None
+        del self._times[step]
+        slowest = max(times)
+        self.usual = 0.9 * self.usual + 0.1 * slowest if self.usual else slowest
+        return self.tuner.observe(tokens, slowest) if tokens else None

@@ -24,7 +24,6 @@ from exocli.runtime import wire
 from exocli.runtime.loop import Emit, Loop, StepLoop, StreamLoop, describe_error
 from exocli.types import to_json
 
-
 LOADING_EVERY = 0.1
 """Seconds between two `loading` lines: an engine may report each of a thousand arrays."""
 

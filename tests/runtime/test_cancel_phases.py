@@ -108,7 +108,7 @@ async def test_in_the_queue(make: Make) -> None:
     session = make("inline", concurrency=1)
     holder = CancelToken()
     running = asyncio.create_task(reply(session, "x forever", token=holder))
-    while not session._running:
+    while not session._turns.running:
         await asyncio.sleep(0.001)
     last = end(await reply(session, "a b", at=lambda e: isinstance(e, Status) and e.phase == "queued"))
     assert last.cancel is not None and last.cancel.phase == "queued" and last.cancel.total == 2
@@ -212,7 +212,7 @@ async def race(make: Make, place: str, rounds: int, seed: int) -> None:
     for start in range(0, rounds, 5):
         await asyncio.gather(*(one(n) for n in range(start, start + 5)))
     assert set(reasons) == {"length", "cancelled"} and len(reasons) == rounds
-    assert session.restarts == 0 and not session.flights and session._running == 0
+    assert session.restarts == 0 and not session.flights and session._turns.running == 0
     assert session._group is not None and not session._group.live
     assert text(await reply(session, "a", max_tokens=1)) == "a "
 
@@ -236,7 +236,7 @@ async def test_a_cancel_in_the_moment_of_the_turn_passes_the_turn_on(make: Make)
     for _ in range(40):
         holder, waiter = CancelToken(), CancelToken()
         first = asyncio.create_task(reply(session, "x forever", token=holder))
-        while session._running == 0:
+        while session._turns.running == 0:
             await asyncio.sleep(0)
         second = asyncio.create_task(reply(session, "y forever", token=waiter))
         third = asyncio.create_task(reply(session, "z", max_tokens=1))
@@ -248,4 +248,4 @@ async def test_a_cancel_in_the_moment_of_the_turn_passes_the_turn_on(make: Make)
         waiter.cancel()
         assert {end(await first).reason, end(await second).reason} == {"cancelled"}
         assert text(await third) == "z "
-    assert session._running == 0 and session.queued == 0
+    assert session._turns.running == 0 and session.queued == 0

@@ -175,14 +175,14 @@ async def test_the_engines_own_limit_holds(make: Make) -> None:
     tasks = [asyncio.create_task(reply(session, "x forever", token=t)) for t in tokens]
     while session.queued < 2 or sum(f.phase == "decode" for f in session.flights.values()) < 4:
         await asyncio.sleep(0.001)
-    assert session._running == 4
+    assert session._turns.running == 4
     for token in tokens:
         token.cancel()
     ends = [end(await task) for task in tasks]
     phases = sorted(e.cancel.phase for e in ends if e.cancel is not None)
     assert phases == ["decode"] * 4 + ["queued"] * 2
     assert {e.cancel.ranks for e in ends if e.cancel and e.cancel.phase == "queued"} == {0}
-    assert session._running == 0 and session.queued == 0
+    assert session._turns.running == 0 and session.queued == 0
 
 
 @pytest.mark.parametrize("warm", [False, True])
@@ -218,7 +218,7 @@ async def test_leaving_while_queued_frees_the_place(make: Make) -> None:
     session = make("inline", concurrency=1)
     holder = CancelToken()
     running = asyncio.create_task(reply(session, "x forever", token=holder))
-    while not session._running:
+    while not session._turns.running:
         await asyncio.sleep(0.001)
     waiting = session.stream(Request(prompt="never"))
     async for event in waiting:

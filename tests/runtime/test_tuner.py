@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from exocli.backend import WARM_UP_CHUNK
-from exocli.runtime.tuner import LARGEST, ChunkTuner
+from exocli.runtime.tuner import LARGEST, ChunkTuner, Pace
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,3 +72,14 @@ def test_the_rest_of_a_prompt_and_a_clock_that_stood_still_say_nothing(tokens: i
 
 def test_more_ranks_under_way_mean_smaller_chunks() -> None:
     assert [ChunkTuner(0.3, lead).start(0.001 * 32) for lead in (0, 1, 3)] == [256, 128, 64]
+
+
+def test_the_slowest_rank_sets_the_pace() -> None:
+    pace = Pace(0.3, ranks=2)
+    assert pace.start(0.032, lead=1) == 128 and pace.usual == 0.032
+    assert pace.observe(1, 0.010, 128) is None
+    assert pace.observe(2, 0.010, 128) is None and pace.usual == 0.032  # no step is whole yet
+    for step in range(1, 40):
+        pace.observe(step, 0.010, 128)
+        pace.observe(step + 2, 0.5, 128)
+    assert pace.tuner.chunk == 32 and 0.3 < pace.usual <= 0.5
