@@ -6,6 +6,7 @@ thing is named by a string "module:attribute" that is imported on first use.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
 from abc import ABC, abstractmethod
@@ -328,6 +329,10 @@ class StreamEngine(EngineBase):
         return None
 
 
+GENERATOR_AHEAD = 64
+"""Events that a blocking generator may be ahead of whoever reads them."""
+
+
 class _GeneratorEngine(StreamEngine):
     def __init__(
         self, fn: Callable[[Request, CancelToken], Iterator[Event]], capabilities: Capabilities
@@ -340,14 +345,19 @@ class _GeneratorEngine(StreamEngine):
 
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
+        left = threading.Event()
+        room = threading.Semaphore(GENERATOR_AHEAD)  # or a fast one would bury the cancel in its events
 
         def put(item: Event | BaseException | None) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, item)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads any more
+                loop.call_soon_threadsafe(queue.put_nowait, item)
 
         def run() -> None:
             try:
                 for event in self._fn(request, cancel):
-                    put(event)
+                    if not left.is_set():
+                        room.acquire()
+                        put(event)
                 put(None)
             except BaseException as error:  # it crosses to the caller's thread and is raised there
                 put(error)
@@ -357,9 +367,12 @@ class _GeneratorEngine(StreamEngine):
             while (item := await queue.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
+                room.release()
                 yield item
         finally:
             cancel.cancel("the reader left")
+            left.set()
+            room.release()
 
 
 def from_generator(

@@ -74,12 +74,11 @@ class RankGroup:
         self.restartable = True
         self._order = order
         self._stall_timeout = stall_timeout
+        logs = {spec.rank: log_dir / f"{backend}-rank{spec.rank}.log" for spec in specs}
         self.ranks: list[Rank] = [
-            InlineRank(spec, self._on_line, self._on_end)
+            InlineRank(spec, self._on_line, self._on_end, logs[spec.rank])
             if inline
-            else ProcessRank(
-                spec, self._on_line, self._on_end, log_dir / f"{backend}-rank{spec.rank}.log", debug
-            )
+            else ProcessRank(spec, self._on_line, self._on_end, logs[spec.rank], debug)
             for spec in specs
         ]
         self._ready: dict[int, dict[str, Any]] = {}

@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from exocli.backend import WorkerSpec
 from exocli.runtime import wire
@@ -124,7 +124,7 @@ class ProcessRank:
 
     async def _read_errors(self) -> None:
         assert self._process is not None and self._process.stderr is not None
-        log = self._open_log()
+        log = _open_log(self._log)
         try:
             while raw := await self._process.stderr.readline():
                 text = raw.decode("utf-8", "replace")
@@ -140,14 +140,15 @@ class ProcessRank:
                 with contextlib.suppress(OSError):
                     log.close()
 
-    def _open_log(self) -> Any:
-        """A log that cannot be written (read-only home, full disk) must not stop the work."""
-        try:
-            self._log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fresh = self._log.exists() and self._log.stat().st_size > LOG_LIMIT
-            return self._log.open("w" if fresh else "a", encoding="utf-8")
-        except OSError:
-            return None
+
+def _open_log(path: Path) -> TextIO | None:
+    """A log that cannot be written (read-only home, full disk) must not stop the work."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh = path.exists() and path.stat().st_size > LOG_LIMIT
+        return path.open("w" if fresh else "a", encoding="utf-8")
+    except OSError:
+        return None
 
 
 @contextlib.contextmanager
@@ -178,8 +179,9 @@ def _ended(status: int | None) -> str:
 class InlineRank:
     """The worker's code in a thread of this process. Cannot be killed, only left behind."""
 
-    def __init__(self, spec: WorkerSpec, on_line: OnLine, on_end: OnEnd) -> None:
+    def __init__(self, spec: WorkerSpec, on_line: OnLine, on_end: OnEnd, log: Path) -> None:
         self.spec = spec
+        self._log = log
         self._on_line = on_line
         self._on_end = on_end
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -206,10 +208,17 @@ class InlineRank:
 
         reason = "ended"
         try:
-            serve(self._iterate(), self._emit, gone=lambda: None)
+            serve(self._iterate(), self._emit, gone=lambda: None, log=self._write)
         except BaseException as error:  # the thread ends here in any case; who waits must learn of it
             reason = f"failed: {type(error).__name__}: {error}"
         self._call(self._end, reason)
+
+    def _write(self, text: str) -> None:
+        """Into the log, as a worker's: the terminal is the caller's."""
+        log = _open_log(self._log)
+        if log is not None:
+            with contextlib.suppress(OSError), log:
+                log.write(text + "\n")
 
     def _iterate(self) -> Iterator[dict[str, Any]]:
         while (line := self._lines.get()) is not None:

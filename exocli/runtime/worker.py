@@ -41,7 +41,7 @@ def _throttled(emit: Emit) -> ProgressFn:
     return progress
 
 
-def open_loop(order: dict[str, Any], emit: Emit, cancel: CancelToken) -> Loop:
+def open_loop(order: dict[str, Any], emit: Emit, cancel: CancelToken, log: Callable[[str], None]) -> Loop:
     """Open the engine that the first line asks for and report `ready`. Raises what the engine raises."""
     options = order.get("options") or {}
     cls = load_object(order["open_options"]) if order.get("open_options") else None
@@ -54,7 +54,7 @@ def open_loop(order: dict[str, Any], emit: Emit, cancel: CancelToken) -> Loop:
         cache_dir=Path(order["cache_dir"]),
         defaults=order.get("defaults") or {},
         data=order.get("data") or {},
-        log=lambda text: print(text, file=sys.stderr, flush=True),
+        log=log,
         progress=_throttled(emit),
         ask=lambda command: emit({"t": "ask", "command": dict(command)}),
         cancel=cancel,
@@ -82,7 +82,9 @@ def open_loop(order: dict[str, Any], emit: Emit, cancel: CancelToken) -> Loop:
     return loop
 
 
-def serve(lines: Iterator[dict[str, Any]], emit: Emit, gone: Callable[[], None]) -> None:
+def serve(
+    lines: Iterator[dict[str, Any]], emit: Emit, gone: Callable[[], None], log: Callable[[str], None]
+) -> None:
     """Serve one parent. `lines` is read in a thread of its own; `gone` is called there when it ends."""
     order = next(lines)["open"]
     cancel = CancelToken()
@@ -124,7 +126,7 @@ def serve(lines: Iterator[dict[str, Any]], emit: Emit, gone: Callable[[], None])
     threading.Thread(target=beat, name="exo-beat", daemon=True).start()
     try:
         try:
-            opened = open_loop(order, emit, cancel)
+            opened = open_loop(order, emit, cancel, log)
         except BaseException as error:  # a sys.exit() of the engine's, or its own raise_if_cancelled()
             emit({"t": "failed", "error": describe_error(error)})
             return
@@ -206,7 +208,7 @@ def main() -> None:
     status = 1
     try:
         # End of stdin: the parent is gone, however it went. The main thread may sit in a collective.
-        serve(lines(), emit, gone=_end_all)
+        serve(lines(), emit, gone=_end_all, log=lambda text: print(text, file=sys.stderr, flush=True))
         status = 0
     except BaseException:
         traceback.print_exc()

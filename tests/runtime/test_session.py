@@ -35,7 +35,7 @@ async def test_every_protocol_in_every_place_answers_cancels_and_answers_again(
     assert end(first).reason in ("stop", "length") and end(first).cancel is None
     stopped = end(await reply(session, "x forever", at=is_text))
     assert stopped.reason == "cancelled" and stopped.cancel is not None
-    assert stopped.cancel.phase == "decode" and 0 < stopped.cancel.latency_ms < 2000
+    assert stopped.cancel.phase == "decode" and stopped.cancel.latency_ms > 0 and not stopped.cancel.killed
     assert text(await reply(session, "d e", max_tokens=2)) == "d e "
     assert session.restarts == 0
 

@@ -189,6 +189,7 @@ def open_counting(context: OpenContext) -> StepEngine:
     options: Options = context.options
     if options.noise:
         print("noise on stdout before the engine", flush=True)
+        context.log("a line for the log")
         print("the last words", file=sys.stderr, flush=True)
     if options.fail_open:
         raise ModelNotFound("There is no such thing to count.")
