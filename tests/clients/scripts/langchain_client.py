@@ -1,0 +1,32 @@
+import asyncio
+
+import openai
+from langchain_openai import ChatOpenAI
+from watching import SCRIPT, URL, idle_within, report
+
+options = {"base_url": f"{URL}/v1", "api_key": "none", "max_retries": 0}
+model = ChatOpenAI(model="scripted", **options)
+whole = model.invoke(SCRIPT)
+pieces = [chunk.content for chunk in model.stream(SCRIPT)]
+
+
+async def stop_early():
+    stream = model.astream("forever")
+    async for _ in stream:
+        break
+    await stream.aclose()
+    return await asyncio.to_thread(idle_within)
+
+
+left = asyncio.run(stop_early())
+try:
+    ChatOpenAI(model="gpt-x", **options).invoke("hi")
+except openai.NotFoundError as error:
+    missing = error.code
+report(
+    chat=whole.content,
+    tokens=whole.usage_metadata["total_tokens"],
+    stream="".join(pieces),
+    left=left,
+    missing=missing,
+)
