@@ -174,11 +174,11 @@ def choose(
     but `-b` and `-o`. Raises ModelNotFound, BackendNotFound, Unavailable, UsageError.
     """
     name = _named(model, backend, pairs)
-    ref = resolve(name, backend)
     if not local and backend is None and not pairs:
-        served = _served(name, ref)
+        served = _served(name)
         if served is not None:
             return served
+    ref = resolve(name, backend)
     registered, why = choose_backend(ref, backend)
     entry = ref.entry
     opened, python = _opened(registered, pairs, _table(entry, "options", name))
@@ -251,7 +251,7 @@ def catalogs() -> dict[str, Catalog]:
     return found
 
 
-def _served(name: str, ref: ModelRef) -> Choice | None:
+def _served(name: str) -> Choice | None:
     """This machine's `exo serve`, if it runs, lets us in, and has the model: one copy in memory is enough."""
     from exocli import served
 
@@ -265,14 +265,15 @@ def _served(name: str, ref: ModelRef) -> Choice | None:
             return None
     except ExoError:
         return None
+    entry = model_table().get(name, {})
     return Choice(
         model=name,
-        ref=ref,
+        ref=ModelRef(kind="builtin", name=name),
         backend=registered.name,
         spec=registered.spec,
         why=f"the server at {address.url} has it",
         options=options.as_dict(opened),
-        system=ref.entry.get("system", config.get("system")),
+        system=entry.get("system", config.get("system")) if isinstance(entry, Mapping) else None,
         server=address.url,
     )
 

@@ -202,8 +202,11 @@ class _Run:
         with reply_progress(self._settings) as show:
             async for event in self._events():
                 show(event)
-                # In `run` nothing outlives the reply: the worker ends with the command.
-                self._writer.write(_kept_nothing(event) if isinstance(event, Finished) else event)
+                if isinstance(event, Finished) and self._session.spec.place == "worker":
+                    event = _kept_nothing(
+                        event
+                    )  # nothing outlives the reply: the worker ends with the command
+                self._writer.write(event)
                 if isinstance(event, Finished):
                     return event
         raise ExoError("The session ended without an answer.")

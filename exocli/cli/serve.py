@@ -116,6 +116,7 @@ def serve(
     sockets = listen.listen(host, port)  # before all that takes time: a busy port is told at once
     try:
         from exocli.cli import serving
+        from exocli.served import advertised
         from exocli.server import run
         from exocli.server.access_log import AccessLog
         from exocli.server.app import build
@@ -143,7 +144,8 @@ def serve(
             log.line("listening", url=listen.url_of(sockets[0]), models=names)
         else:
             settings.note(f"Serving {names} at {listen.url_of(sockets[0])} (Ctrl-C stops)")
-        run.serve(app, sockets, log)
+        with advertised(listen.url_of(sockets[0]), [one.name for one in served]):
+            run.serve(app, sockets, log)
     finally:
         for one in sockets:
             one.close()

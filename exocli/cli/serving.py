@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from exocli import names
+from exocli import config, names
 from exocli.cli import context, pulling
 from exocli.cli.render import Globals
 from exocli.errors import ExoError
@@ -19,10 +19,11 @@ from exocli.types import to_json
 def served(
     models: tuple[str, ...], backend: str | None, pairs: tuple[str, ...], settings: Globals, pull: bool
 ) -> list[Served]:
-    """The models of `-m` (or the default one), which must be here or be pulled now, then the config's
-    `[models]`, which are looked for at first use. Raises what `exo run` would raise."""
+    """The models of `-m` (else all of the server behind the backend, else the default one), which must be
+    here or be pulled now, then the config's `[models]`, which are looked for at first use. Raises what
+    `exo run` would raise."""
     found: dict[str, Served] = {}
-    for name in models or (None,):
+    for name in models or _behind(backend, pairs) or (None,):
         choice = context.choose(name, backend, pairs)
         path = pulling.ensure(choice, settings, yes=pull)
         shown = public_name(choice.model)
@@ -30,6 +31,13 @@ def served(
     for one in _configured(settings):
         found.setdefault(one.name, one)
     return list(found.values())
+
+
+def _behind(backend: str | None, pairs: tuple[str, ...]) -> tuple[str, ...]:
+    """Of a backend that drives a server: all that the server has (a name with * cannot be opened)."""
+    wanted = backend or config.get("backend")
+    found = context.offered(str(wanted), pairs) if wanted is not None else ()
+    return tuple(name for name in found if "*" not in name)
 
 
 def public_name(name: str) -> str:

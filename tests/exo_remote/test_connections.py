@@ -47,7 +47,7 @@ async def test_nobody_there(tmp_path: Path):
 
 
 async def test_a_name_that_does_not_exist(tmp_path: Path):
-    with pytest.raises(Unavailable, match="No server answers at http://no-such-host.invalid:1: "):
+    with pytest.raises(Unavailable, match=r"No server answers at http://no-such-host\.invalid:1: "):
         async with opened("http://no-such-host.invalid:1", tmp_path):
             pass
 
@@ -119,14 +119,16 @@ async def test_this_machine_is_never_behind_a_proxy(
     dead = f"http://127.0.0.1:{free_port()}"
     for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, dead)
-    async with Upstream({CHAT: OK}, host="::1" if host == "[::1]" else "127.0.0.1") as up:
-        async with opened(f"http://{host}:{up.port}", tmp_path) as engine:
+    address = "::1" if host == "[::1]" else "127.0.0.1"
+    async with Upstream({CHAT: OK}, host=address) as up:
+        url = f"http://{host}:{up.port}"
+        async with opened(url, tmp_path) as engine:
             assert (await ask(engine)).text == "ok"
 
 
 async def test_others_are_and_a_dead_proxy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("http_proxy", f"http://me:{SECRET}@127.0.0.1:{free_port()}")
-    with pytest.raises(Unavailable, match="through the proxy 127.0.0.1") as caught:
+    with pytest.raises(Unavailable, match=r"through the proxy 127\.0\.0\.1") as caught:
         async with opened("http://10.255.255.1", tmp_path):
             pass
     assert SECRET not in str(caught.value)
@@ -160,7 +162,7 @@ async def test_certificates_are_verified(tmp_path: Path):
                 pass
         async with opened(up.url, tmp_path, ca_file=str(PEM)) as engine:
             assert (await ask(engine)).text == "ok"
-        with pytest.raises(UsageError, match="ca_file .*missing.pem cannot be used: No such file"):
+        with pytest.raises(UsageError, match=r"ca_file .*missing\.pem cannot be used: No such file"):
             async with opened(up.url, tmp_path, ca_file=str(tmp_path / "missing.pem")):
                 pass
         (tmp_path / "no.pem").write_text("not a certificate")

@@ -58,8 +58,10 @@ def test_a_cr_ends_its_line_before_more_is_known():
 
 
 PIECES = st.sampled_from(
-    [b"data: ", b"data:", b"data", b":", b"event: e", b"id: 1", b"x", b" ", b"\n", b"\r", b"\r\n"]
-    + ["é\u2028😀".encode(), b"\xff", b"\xef\xbb\xbf"]
+    [
+        *(b"data: ", b"data:", b"data", b":", b"event: e", b"id: 1", b"x", b" ", b"\n", b"\r", b"\r\n"),
+        *("é\u2028😀".encode(), b"\xff", b"\xef\xbb\xbf"),
+    ]
 )
 
 

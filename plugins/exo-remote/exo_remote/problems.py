@@ -21,6 +21,14 @@ from exo_remote.models import listed
 MAX_TEXT = 300
 _TAGS = re.compile(r"<(script|style|head)\b.*?</\1\s*>|<[^>]*>", re.IGNORECASE | re.DOTALL)
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_STATUS: Mapping[Any, int] = {
+    "authentication_error": 401,
+    "permission_error": 403,
+    "rate_limit_error": 429,
+    "server_error": 500,
+    "unavailable_error": 503,
+}
+"""What an error's type says where the status line was sent long before."""
 _TOO_LONG = ("context_length_exceeded", "exceed_context_size_error")
 
 
@@ -68,7 +76,7 @@ def of_event(error: Any, url: str) -> ExoError:
     """The error for one that came in the middle of a stream: an object, or only its text."""
     said, given = _of_json({"error": error})
     code = given.get("code")
-    status = code if isinstance(code, int) and 400 <= code < 600 else None
+    status = code if isinstance(code, int) and 400 <= code < 600 else _STATUS.get(given.get("type"))
     details = {"status": status, "url": url, "upstream": said or None}
     if _is_too_long(given) or given.get("type") == "invalid_request_error":
         return _refused(url, status or 400, said, given, details)

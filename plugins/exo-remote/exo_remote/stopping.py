@@ -18,7 +18,8 @@ from exo_remote.client import Client
 
 RECEIPT_S = 2.0
 """How long a server may take to answer a cancel: what waits for us waits little longer."""
-IDLE_S = 0.8
+IDLE_S = 1.5
+"""llama.cpp's server looks once a second whether its client is still there."""
 POLL_S = 0.02
 UNKNOWN_AGAIN = 5
 """A cancel can overtake its own request by a few milliseconds."""
