@@ -87,7 +87,7 @@ def soak(*cases: tuple[str, int]) -> list[object]:
 
 
 @pytest.mark.parametrize(
-    ("phase", "rank"), [("prefill", 1), ("decode", 0), *soak(("prefill", 0), ("decode", 1))]
+    ("phase", "rank"), [("prefill", 1), *soak(("decode", 0), ("prefill", 0), ("decode", 1))]
 )
 async def test_a_rank_that_is_killed(ring: Session, phase: str, rank: int) -> None:
     await ring.load()
@@ -107,7 +107,7 @@ async def test_a_rank_that_is_killed_while_nothing_runs(ring: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "rank"), [("decode", 1), *soak(("decode", 0), ("prefill", 0), ("prefill", 1))]
+    ("phase", "rank"), soak(("decode", 1), ("decode", 0), ("prefill", 0), ("prefill", 1))
 )
 async def test_a_rank_that_is_stopped(ring: Session, phase: str, rank: int) -> None:
     await ring.load()
