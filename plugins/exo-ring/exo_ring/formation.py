@@ -67,7 +67,10 @@ def form(context: OpenContext) -> Ring:
     assert folder is not None  # facts.check has refused a rank without the model
     if context.rank == 0:
         context.log(f"ring: {agreed.why} {[(s.start, s.stop) for s in agreed.shares]}")
+    # Python cannot speak once MLX waits; this is the line that the parent quotes then.
+    context.log(f"MLX's ring was not there after {options.connect_timeout:g} s.")
     group = _start_mlx(context.rank, seats(data), options.connect_timeout)
+    context.log("MLX's ring stands.")
     verify(group, data["nonce"], agreed, everyone)
     return Ring(group, agreed, folder)
 

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from exocli import BackendSpec, CommandSpec, hookimpl
+from exocli import Availability, BackendSpec, CommandSpec, hookimpl
 
 from exo_mlx.plugin import CAPABILITIES
+
+RANK = 10
+"""A ring is asked for by name: where one machine does, it is the better choice."""
+
+
+def probe() -> Availability:
+    """Usable where the backend mlx is."""
+    from exo_mlx import probe as mlx_probe
+
+    return replace(mlx_probe.probe(), rank=RANK)
 
 
 @hookimpl
@@ -19,7 +30,7 @@ def exo_backends() -> Iterable[BackendSpec]:
         place="worker",
         open="exo_ring.opening:open_engine",
         open_options="exo_ring.options:Options",
-        probe="exo_mlx.probe:probe",
+        probe="exo_ring.plugin:probe",
         baseline="exo_ring.baseline:open_bare",
         models="exo_mlx.models:source",
         launch="exo_ring.launcher:launch",
