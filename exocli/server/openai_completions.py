@@ -146,7 +146,8 @@ class CompletionReply(Reply):
     def whole(self, collected: Collected) -> dict[str, Any]:
         finished = collected.finished
         assert finished is not None
-        text = self._echo() + "".join(collected.reasoning) + "".join(collected.text)
+        said = [event.text for event in collected.events if isinstance(event, (Text, Reasoning))]
+        text = self._echo() + "".join(said)
         logprobs = self._logprobs(collected.logprobs) if collected.logprobs is not None else None
         choice = {
             "index": 0,

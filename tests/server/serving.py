@@ -85,7 +85,7 @@ class Serving:
     # -------------------------------------------------------------------------------- asking
 
     def client(self, **more: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=20, trust_env=False, verify=False, **more)
+        return httpx.Client(base_url=self.url, timeout=60, trust_env=False, verify=False, **more)
 
     def get(self, path: str, **more: Any) -> httpx.Response:
         with self.client() as client:
