@@ -106,7 +106,7 @@ export class Composer {
   // ------------------------------------------------------------------------------------ files
 
   async attach(list) {
-    for (const file of list) {
+    for (const file of [...list]) {
       const text = file.size <= MOST_BYTES ? await textOf(file) : null;
       if (text === null) {
         const why = file.size > MOST_BYTES ? "larger than 4 MB" : "not a text file";

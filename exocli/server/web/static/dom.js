@@ -29,7 +29,8 @@ export function icon(name) {
 /** Tell a screen reader, without moving the focus. The same words again are told again. */
 export function announce(text) {
   const live = $("live");
-  live.textContent = live.textContent === text ? `${text}\u00a0` : text;
+  const told = visible(text);
+  live.textContent = live.textContent === told ? `${told}\u00a0` : told;
 }
 
 let toastTimer = 0;

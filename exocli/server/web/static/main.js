@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { Chat, newRecord } from "./chat.js";
 import { Composer } from "./composer.js";
 import { ask } from "./dialogs.js";
-import { $, announce, h, number, toast } from "./dom.js";
+import { $, announce, h, number, toast, visible } from "./dom.js";
 import * as markdown from "./markdown.js";
 import { openRequests } from "./requests.js";
 import { sentence } from "./reply.js";
@@ -73,11 +73,13 @@ function follow(made) {
 
 function change() {
   const { record, live } = chat;
-  $("title").textContent = record.messages.length ? record.title : "New chat";
-  document.title = record.messages.length ? `${record.title} · exo` : "exo";
+  const title = visible(record.title);
+  $("title").textContent = title;
+  document.title = record.messages.length ? `${title} · exo` : "exo";
   if (record.settings.model) $("model").value = record.settings.model;
   composer.working = Boolean(live);
-  transcript.later();
+  if (live) transcript.later();
+  else transcript.draw();
 }
 
 async function send(text, files) {
@@ -131,6 +133,7 @@ async function remove(id) {
 }
 
 store.onChange(async (id) => {
+  if (!chat) return;
   list();
   if (id !== chat.record.id || (chat.live && !chat.live.elsewhere)) return;
   const there = await chat.reload();

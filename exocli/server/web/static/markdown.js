@@ -8,6 +8,7 @@ const TAGS =
 const RULES = {
   ALLOWED_TAGS: TAGS,
   ALLOWED_ATTR: ["href", "title", "start", "align", "data-language"],
+  ADD_URI_SAFE_ATTR: ["start", "align", "data-language"],
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,
   ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,

@@ -92,7 +92,6 @@ export class ReplyView {
       this.who,
       this.reasoning,
       this.body,
-      this.waiting,
       this.note,
       this.buttons,
     );
@@ -105,8 +104,12 @@ export class ReplyView {
     this.element.dataset.state = turn.state;
     this.who.textContent = turn.model || "Reply";
     this.#write(turn, live);
-    this.waiting.hidden = !live || live.phase === "decode" || (live.phase === "thinking" && turn.text === "");
-    if (live) this.#wait(live);
+    if (live && !["decode", "thinking"].includes(live.phase)) {
+      this.#wait(live);
+      if (!this.waiting.isConnected) this.body.after(this.waiting);
+    } else {
+      this.waiting.remove();
+    }
     this.note.textContent = turn.note ?? "";
     this.note.hidden = !turn.note;
     this.#offer(turn, Boolean(live), last);

@@ -46,6 +46,6 @@ export function bodyOf(record, { proceed = false } = {}) {
 /** The first words of the first message. */
 export function titleOf(record) {
   const first = record.messages.find((turn) => turn.role === "user");
-  const text = (first?.text || first?.files?.[0]?.name || "").trim().replace(/\s+/g, " ");
+  const text = (first?.text || first?.files?.[0]?.name || "").replace(/[#*`\s]+/g, " ").trim();
   return text.length > 60 ? `${text.slice(0, 59).trimEnd()}…` : text || "New chat";
 }

@@ -1,0 +1,108 @@
+"""A browser (Debian's chromium), pages in it, and what was wrong in them: nothing may be."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.server.serving import Serving
+
+HERE = Path(__file__).parent
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.fail("The web page's tests need a browser: apt-get install chromium.", pytrace=False)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, headless=True, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def packages() -> Path:
+    """node_modules with what package-lock.json names; npm ci compares each package with its hash there."""
+    folder = HERE.parent / ".cache" / "web-node"
+    folder.mkdir(parents=True, exist_ok=True)
+    lock, done = HERE / "package-lock.json", folder / "node_modules" / "made-from.json"
+    with FileLock(folder / "lock"):
+        if not done.exists() or done.read_bytes() != lock.read_bytes():
+            shutil.copy(HERE / "package.json", folder)
+            shutil.copy(lock, folder)
+            command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
+            subprocess.run(command, cwd=folder, check=True)
+            shutil.copy(lock, done)
+    return done.parent
+
+
+@pytest.fixture(scope="package")
+def web_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("web-home")
+
+
+@pytest.fixture(scope="package")
+def serving(web_home: Path) -> Iterator[Serving]:
+    """A server with the scripted engine, slow enough to be watched."""
+    with Serving(web_home, "-o", "pace_s=0.01") as server:
+        server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "wake up"}]})
+        yield server
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """One person's browser: its pages share what is kept, and no page may err or reach elsewhere."""
+    context = browser.new_context(viewport={"width": 1100, "height": 760})
+    context.set_default_timeout(10_000)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    wrong: list[str] = []
+    context.on("weberror", lambda error: wrong.append(str(error.error)))
+    context.on("console", lambda said: wrong.append(said.text) if _is_wrong(said.type, said.text) else None)
+    context.on("request", lambda asked: None if _is_here(asked.url) else wrong.append(asked.url))
+    yield context
+    context.close()
+    assert wrong == []
+
+
+def _is_wrong(kind: str, text: str) -> bool:
+    # What a server answers or that it is gone is also in the console; the page itself tells it.
+    return kind == "error" and "Failed to load resource" not in text
+
+
+def _is_here(url: str) -> bool:
+    return url.startswith(("http://127.0.0.1:", "http://localhost:"))
+
+
+@pytest.fixture
+def open_page(context: BrowserContext) -> Open:
+    """open_page(server, hash) → a page that is ready to be typed in."""
+
+    def opened(server: Serving, fragment: str = "") -> Page:
+        page = context.new_page()
+        page.goto(f"{server.url}/{fragment}")
+        expect(page.locator("#model option")).not_to_have_count(0)
+        return page
+
+    return opened
+
+
+@pytest.fixture
+def page(open_page: Open, serving: Serving) -> Page:
+    return open_page(serving)

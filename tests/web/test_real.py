@@ -1,0 +1,77 @@
+"""The page, a real server and the real default model: send, cancel in prefill and in decode, go on."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.server.serving import Serving
+from tests.web.conftest import Open
+from tests.web.helpers import ask, button, errors, replies, said, send, wait_busy, wait_idle, wait_said
+
+pytestmark = pytest.mark.real
+CHUNK_S = 3.0
+"""One prefill chunk takes 0.3 s here; ten times that is for a machine that has other work."""
+
+
+@pytest.fixture(scope="module")
+def real(web_home: Path, smollm2_home: Path) -> Iterator[Serving]:
+    with Serving(web_home, "-m", "smollm2", env={"EXO_HOME": str(smollm2_home)}, backend="mlx") as server:
+        yield server
+
+
+@pytest.fixture
+def page(open_page: Open, real: Serving) -> Page:
+    return open_page(real)
+
+
+def test_a_message_is_answered_and_the_button_comes_back(page: Page):
+    place = button(page).bounding_box()
+    send(page, "What is the capital of France? One word.")
+    wait_busy(page)
+    assert button(page).bounding_box() == place
+    wait_idle(page)
+    assert button(page).bounding_box() == place
+    assert "Paris" in said(page)
+    expect(replies(page).last.locator(".actions")).to_contain_text("tokens/s")
+    assert errors(page) == []
+
+
+def test_cancel_in_prefill(page: Page, real: Serving):
+    text = "The quick brown fox jumps over the lazy dog near the old stone bridge. " * 350
+    bar, numbers = page.locator("progress"), page.locator(".numbers")
+    send(page, text)
+    expect(numbers).to_have_text(
+        re.compile(r"^[\d,]+ of 5,\d{3} tokens · .* tokens/s · .* left"), timeout=30_000
+    )
+    first = float(bar.evaluate("bar => bar.value"))
+    shown = numbers.inner_text()
+    expect(numbers).not_to_have_text(shown)
+    assert float(bar.evaluate("bar => bar.value")) > first
+    asked = time.monotonic()
+    button(page).click()
+    wait_idle(page)
+    assert time.monotonic() - asked < 1.0, "the page is free at once"
+    real.wait_idle(CHUNK_S)
+    expect(bar).to_have_count(0)
+    assert errors(page) == []
+    expect(page.get_by_label("Message", exact=True)).to_have_value(text.strip())
+    assert "2" in ask(page, "What is 1 + 1?")
+
+
+def test_cancel_in_decode_keeps_what_was_said(page: Page, real: Serving):
+    send(page, "Write a long story about a lighthouse.")
+    wait_said(page, 40)
+    page.keyboard.press("Escape")
+    expect(button(page)).to_have_text("Send")
+    real.wait_idle(CHUNK_S)
+    kept = said(page)
+    assert len(kept) > 20 and errors(page) == []
+    expect(replies(page).last.locator(".note")).to_have_text("Stopped.")
+    ask(page, "Now say hello.")
+    assert replies(page).first.locator(".body").inner_text() == kept
