@@ -30,6 +30,8 @@ class Flight:
 
     request: Request
     cancel: CancelToken
+    owner: str = ""
+    """Who asked: in the queue, owners take turns."""
     started: float = field(default_factory=time.monotonic)
     phase: Phase = "queued"
     processed: int = 0

@@ -239,14 +239,17 @@ class Session:
             text = f"The queue is full: {limit} at once, {waiting} waiting. Try again soon."
             raise Overloaded(text, retry_after=1)
 
-    async def stream(self, request: Request, cancel: CancelToken | None = None) -> AsyncIterator[Event]:
+    async def stream(
+        self, request: Request, cancel: CancelToken | None = None, owner: str = ""
+    ) -> AsyncIterator[Event]:
         """Started, then what happens, then exactly one Finished. Leaving early cancels the request.
+        Those of one `owner` that wait do not hold up another's.
         Raises only, before Started, Overloaded, and BadRequest for the id of a request that is still in
         flight; every later failure is a Finished("error")."""
         self.admit()
         if request.id in self.flights:
             raise BadRequest(f'A request with the id "{request.id}" is in flight already.', field="id")
-        flight = Flight(request=request, cancel=cancel or CancelToken())
+        flight = Flight(request=request, cancel=cancel or CancelToken(), owner=owner)
         self.flights[flight.id] = flight
         flight.put(Started(id=flight.id, model=self.model, backend=self.spec.name))
         self._spawn(self._drive(flight))

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from exocli.errors import BadRequest, from_dict
 from exocli.server import body, spool
+from exocli.server.auth import given_key
 from exocli.server.problems import cancelled_error, encode
 from exocli.server.requests import Running
 from exocli.server.state import State, state_of
@@ -74,7 +75,8 @@ def start(http: HttpRequest, state: State, api: Api, call: Call) -> Running:
     request_id = state.requests.choose_id(http.headers.get("x-request-id"))
     request = replace(request, id=request_id, model=model.name)
     client = http.client.host if http.client else "unknown"
-    running = Running(request=request, model=model, api=api.name, client=client)
+    owner = f"{client} {hash(given_key(http.headers))}"
+    running = Running(request=request, model=model, api=api.name, client=client, owner=owner)
     state.requests.start(running, call.timeout or header_timeout(http))
     http.scope["exo.running"] = running  # the outermost layer leaves it when the exchange is over
     if call.keep_alive is not None:

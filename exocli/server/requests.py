@@ -44,13 +44,15 @@ GRACE_S = 0.5
 
 
 class Running:
-    """One request. `total` is the prompt's tokens, 0 until known; `api` the route's label."""
+    """One request. `total` is the prompt's tokens, 0 until known; `api` the route's label; `owner` who
+    shares a place in the queue (an address and a key; never shown)."""
 
-    def __init__(self, *, request: Request, model: Model, api: str, client: str) -> None:
+    def __init__(self, *, request: Request, model: Model, api: str, client: str, owner: str = "") -> None:
         self.request = request
         self.model = model
         self.api = api
         self.client = client
+        self.owner = owner or client
         self.cancel = CancelToken()
         self.started = time.monotonic()
         self.created = int(time.time())
@@ -177,7 +179,7 @@ class Registry:
             if session.loaded:
                 running.total = (await session.prepare(running.request)).prompt_tokens
             running.checked.set()
-            async for event in session.stream(running.request, running.cancel):
+            async for event in session.stream(running.request, running.cancel, running.owner):
                 if isinstance(event, Finished):
                     finished = event
                 elif (gap := running.put(event)) is not None:
