@@ -103,4 +103,6 @@ def test_json_lines(lines: list[str], size: int):
     for at in range(0, len(data), size):
         found += parser.feed(data[at : at + size])
     found += parser.end()
-    assert found == [line for line in (x.removeprefix("\ufeff").strip() for x in lines) if line]
+    assert [item.data for item in found] == [
+        line for line in (x.removeprefix("\ufeff").strip() for x in lines) if line
+    ]

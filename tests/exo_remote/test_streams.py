@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -193,11 +194,35 @@ async def test_progress_holds_the_idle_limit_off(tmp_path: Path):
 
 
 async def test_a_connection_that_stays_open_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    start = time.monotonic()
     got = await answered(hangs(delta("x", finish="stop"), "[DONE]"), tmp_path)
     assert got.text == "x" and got.finished.reason == "stop"
+    assert time.monotonic() - start < exchange.AFTER_REASON_S
     monkeypatch.setattr(exchange, "AFTER_REASON_S", 0.05)
     got = await answered(hangs(delta("x", finish="length")), tmp_path)
     assert got.text == "x" and got.finished.reason == "length"
+
+
+async def test_a_connection_is_used_again(tmp_path: Path):
+    """The end of its body comes after the end marker: the reply does not wait for it."""
+    ended = asyncio.Event()
+
+    async def script(asked: Asked, connection: Connection) -> None:
+        head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        data = f"data: {json.dumps(delta('x', finish='stop'))}\n\ndata: [DONE]\n\n"
+        await connection.send(f"{head}{len(data):x}\r\n{data}\r\n".encode())
+        await ended.wait()
+        await connection.send(b"0\r\n\r\n")
+        connection.kept = True
+
+    async with Upstream({CHAT: script}) as up, opened(up.url, tmp_path) as engine:
+        assert (await ask(engine)).text == "x"
+        ended.set()
+        before = up.connections
+        while engine._ending:  # type: ignore[attr-defined]
+            await asyncio.sleep(0.005)
+        assert (await ask(engine)).text == "x"
+        assert up.connections == before
 
 
 async def test_tool_calls_are_put_together(tmp_path: Path):

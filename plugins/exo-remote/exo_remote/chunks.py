@@ -71,7 +71,7 @@ class Reply:
 
     # ------------------------------------------------------------------------------- pieces in
 
-    def on_sse(self, item: sse.Event | sse.Comment) -> Iterator[Event]:
+    def on_item(self, item: sse.Event | sse.Comment) -> Iterator[Event]:
         """Raises UpstreamError, BadRequest, ContextOverflow for an error in the stream."""
         if isinstance(item, sse.Comment):
             yield from self._comment(item.text)
@@ -81,7 +81,7 @@ class Reply:
             yield from self.on_json(item.data, item.type)
 
     def on_json(self, text: str, kind: str = "message") -> Iterator[Event]:
-        """One chunk, or a whole reply where a server does not stream. Raises as `on_sse`."""
+        """One chunk, or a whole reply where a server does not stream. Raises as `on_item`."""
         try:
             data = json.loads(text)
         except ValueError:

@@ -59,6 +59,7 @@ class RemoteEngine(StreamEngine):
         self._model = model
         self._lost = False
         self._refused: set[str] = set()
+        self._ending: set[asyncio.Task[None]] = set()
         self._client = Client(base, context.options, key)
         self._cache_dir = context.cache_dir
 
@@ -66,6 +67,9 @@ class RemoteEngine(StreamEngine):
         return {"server": self._base.home, "model": self._model, **self._found.dialect.describe()}
 
     async def aclose(self) -> None:
+        for reader in tuple(self._ending):
+            reader.cancel()
+        await asyncio.gather(*self._ending, return_exceptions=True)
         await self._client.aclose()
 
     async def stream(self, request: Request, cancel: CancelToken) -> AsyncIterator[Event]:
@@ -132,11 +136,20 @@ class RemoteEngine(StreamEngine):
                     yield await self._stop(exchange, queue, cancel, close)
                     return
                 heard = True
-                yield item
                 if isinstance(item, Finished):
+                    self._let_end(reader)
+                    reader = None
+                    yield item
                     return
+                yield item
         finally:
             await close()
+
+    def _let_end(self, reader: asyncio.Task[None] | None) -> None:
+        """All has been said; the connection is read to its end, for the next request to use it."""
+        if reader is not None:
+            self._ending.add(reader)
+            reader.add_done_callback(self._ending.discard)
 
     # ------------------------------------------------------------------------------- silence
 

@@ -6,6 +6,7 @@ Retries what a server refuses for a field that can be left out; decides by conte
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -23,8 +24,8 @@ from exo_remote.ollama import OllamaReply
 LOADING_EVERY_S = 1.0
 AFTER_REASON_S = 5.0
 """What may still come after the reason for the end: usage and the end marker."""
-AFTER_DONE_S = 0.1
-"""After the marker nothing comes; a connection that is read to its end can be used again."""
+AFTER_DONE_S = 1.0
+"""How long the end of a body is waited for behind everyone's back."""
 
 
 class Exchange:
@@ -110,45 +111,43 @@ class Exchange:
         if kind == "text/html":
             text = f"{self._url} answers with a web page, not with a reply; check -o url=."
             raise UpstreamError(text, url=self._url, status=502)
+        pieces = response.aiter_bytes()
         if kind == "application/json" and self._found.dialect is not OLLAMA:
-            body = await response.aread()  # a server that does not stream
+            body = b"".join([piece async for piece in pieces])  # a server that does not stream
             for event in self._of(self.reply.on_json(body.decode("utf-8", "replace"))):
                 yield event
         else:
-            async for event in self._pieces(response, lines=kind == "application/x-ndjson"):
+            async for event in self._pieces(pieces, lines=kind == "application/x-ndjson"):
                 yield event
         for event in self.reply.end():
             yield event
+        # A connection that is read to its end can be used again.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(AFTER_DONE_S):
+                async for _ in pieces:
+                    pass
 
-    async def _pieces(self, response: httpx.Response, *, lines: bool) -> AsyncIterator[Event]:
-        stream, json_lines = sse.EventStream(), sse.JsonLines()
-        lines = lines or self._found.dialect is OLLAMA
+    async def _pieces(self, pieces: AsyncIterator[bytes], *, lines: bool) -> AsyncIterator[Event]:
+        """Up to the end marker, the end of the body, or long enough after the reason for the end."""
+        stream = sse.JsonLines() if lines or self._found.dialect is OLLAMA else sse.EventStream()
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as limit:
-                async for piece in response.aiter_bytes():
-                    if lines:
-                        for line in json_lines.feed(piece):
-                            for event in self._of(self.reply.on_json(line)):
-                                yield event
-                    else:
-                        for item in stream.feed(piece):
-                            for event in self._of(self.reply.on_sse(item)):
-                                yield event
-                    if (left := self._left()) is not None:
-                        until = asyncio.get_running_loop().time() + left
-                        limit.reschedule(min(until, limit.when() or until))
-                for line in json_lines.end():
-                    for event in self._of(self.reply.on_json(line)):
+                async for piece in pieces:
+                    for item in stream.feed(piece):
+                        for event in self._of(self.reply.on_item(item)):
+                            yield event
+                    if self.reply.done:
+                        return
+                    if self.reply.ending and limit.when() is None:
+                        limit.reschedule(loop.time() + AFTER_REASON_S)
+                for item in stream.end():
+                    for event in self._of(self.reply.on_item(item)):
                         yield event
         except TimeoutError:
-            pass  # it has said how it ends, and keeps the connection open
+            pass  # it has said why it ends, and keeps the connection open
         except sse.LineTooLong:
             raise UpstreamError(f"{self._url} sends a line without an end.", url=self._url) from None
-
-    def _left(self) -> float | None:
-        if self.reply.done:
-            return AFTER_DONE_S
-        return AFTER_REASON_S if self.reply.ending else None
 
     def _of(self, events: Iterator[Event]) -> Iterator[Event]:
         yield from events

@@ -19,6 +19,7 @@ def exo_backends() -> Iterable[BackendSpec]:
         place="inline",
         open="exo_remote.opening:open_engine",
         open_options="exo_remote.options:Options",
+        baseline="exo_remote.baseline:open_bare",
         catalog="exo_remote.models:catalog",
         capabilities=UPPER_BOUND,
     )

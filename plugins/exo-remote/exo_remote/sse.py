@@ -94,6 +94,10 @@ class EventStream:
             if found is not None:
                 yield found
 
+    def end(self) -> Iterator[Event | Comment]:
+        """Nothing: see above."""
+        yield from ()
+
     def _line(self, line: str) -> Event | Comment | None:
         if not line:
             return self._dispatch()
@@ -116,18 +120,21 @@ class EventStream:
 
 
 class JsonLines:
-    """Feed bytes, get the lines that hold something. The last one need not be ended."""
+    """Feed bytes, get an event for each line that holds something. The last one need not be ended."""
 
     def __init__(self) -> None:
         self._lines = _Lines(cr=False)
 
-    def feed(self, piece: bytes) -> Iterator[str]:
+    def feed(self, piece: bytes) -> Iterator[Event | Comment]:
         """Raises LineTooLong."""
-        yield from filter(None, map(_text, self._lines.feed(piece)))
+        for line in self._lines.feed(piece):
+            yield from _of_line(line)
 
-    def end(self) -> Iterator[str]:
-        yield from filter(None, [_text(self._lines.rest())])
+    def end(self) -> Iterator[Event | Comment]:
+        yield from _of_line(self._lines.rest())
 
 
-def _text(raw: bytes) -> str:
-    return raw.removeprefix(_BOM).decode("utf-8", "replace").strip()
+def _of_line(raw: bytes) -> Iterator[Event]:
+    text = raw.removeprefix(_BOM).decode("utf-8", "replace").strip()
+    if text:
+        yield Event(text)

@@ -1,0 +1,81 @@
+"""The yardstick for `exo bench`: the same request over the standard library's HTTP client, read and put
+aside; what came is looked at after the clock has stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from exocli import (
+    BadRequest,
+    CancelToken,
+    Event,
+    Finished,
+    Message,
+    OpenContext,
+    Request,
+    StreamEngine,
+    Timing,
+    Usage,
+    from_generator,
+)
+
+from exo_remote import chunks, messages, sse, urls
+from exo_remote.engine import choose_model, look
+from exo_remote.keys import Key
+
+
+def open_bare(context: OpenContext) -> StreamEngine:
+    """For OpenAI's routes, which Ollama has too. Raises what the backend itself raises."""
+    base = urls.parse(context.options.url)
+    key = Key(base, context.options.api_key)
+    found = asyncio.run(look(base, context.options, key))
+    model = choose_model(found, context.model, base)
+    place = urlsplit(found.root)
+    kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
+    headers = {"Content-Type": "application/json"}
+    if key.value:
+        headers["Authorization"] = f"Bearer {key.value}"
+
+    def run(request: Request, cancel: CancelToken) -> Iterator[Event]:
+        salted = (Message(role="system", content=request.id), *request.messages)  # nothing kept may serve
+        data = messages.body(replace(request, messages=salted), found.dialect, model, request.id)
+        connection = kind(place.netloc)
+        pieces: list[tuple[float, bytes]] = []
+        start = time.perf_counter()
+        try:
+            connection.request("POST", place.path + messages.route(request), json.dumps(data), headers)
+            response = connection.getresponse()
+            while piece := response.read1(1 << 16):
+                pieces.append((time.perf_counter(), piece))
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise BadRequest(f"{found.root} answered {response.status} to the bare request.")
+        yield _measured(request.id, start, pieces)
+
+    return from_generator(run, found.dialect.capabilities)
+
+
+def _measured(request_id: str, start: float, pieces: list[tuple[float, bytes]]) -> Finished:
+    stream, usage, times = sse.EventStream(), Usage(), []
+    for at, piece in pieces:
+        for item in stream.feed(piece):
+            if isinstance(item, sse.Event) and item.data != "[DONE]":
+                data: dict[str, Any] = json.loads(item.data)
+                usage = chunks.usage_of(data["usage"]) if data.get("usage") else usage
+                times += [
+                    at for choice in data.get("choices") or () if choice.get("delta", {}).get("content")
+                ]
+    first, last = (times[0], times[-1]) if times else (start, start)
+    count = usage.completion_tokens or len(times)
+    decode = (count - 1) / (last - first) if last > first else 0.0
+    timing = Timing(ttft_s=first - start, decode_tps=decode, total_s=last - start)
+    return Finished(id=request_id, reason="stop", usage=usage, timing=timing)
