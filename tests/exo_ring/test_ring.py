@@ -172,19 +172,25 @@ async def test_starts_and_cancels_at_random_points(rings: dict[str, Session], cy
         assert last.reason in ("cancelled", "stop", "length"), last
         assert last.cancel is None or last.cancel.ranks in (0, 2)
         assert text(await survivor) == solo
-        before = [cpu_ticks(pid) for pid in ring.pids]
-        await asyncio.sleep(0.1)
-        assert max(cpu_ticks(p) - b for p, b in zip(ring.pids, before, strict=True)) <= 3
+        assert await asleep(ring.pids), f"cycle {cycle}"
     assert text(await ask(ring, SHORT, max_tokens=15)) == solo and ring.restarts == 0
 
 
 async def test_ranks_sleep_when_there_is_nothing_to_do(rings: dict[str, Session]) -> None:
     ring = rings["pipeline"]
     await ask(ring, SHORT, max_tokens=5)
-    before = [cpu_ticks(pid) for pid in ring.pids]
-    await asyncio.sleep(0.5)
-    spent = [cpu_ticks(pid) - ticks for pid, ticks in zip(ring.pids, before, strict=True)]
-    assert max(spent) <= 2, "a rank that waits in a collective spends all of the 50"
+    assert await asleep(ring.pids, window=0.5)
+
+
+async def asleep(pids: list[int], window: float = 0.1) -> bool:
+    """Whether there comes a stretch in which none of them uses the processor, within two seconds. A rank that
+    waits in a collective uses all of it."""
+    for _ in range(int(2 / window)):
+        before = [cpu_ticks(pid) for pid in pids]
+        await asyncio.sleep(window)
+        if [cpu_ticks(pid) for pid in pids] == before:
+            return True
+    return False
 
 
 def cpu_ticks(pid: int) -> int:
