@@ -251,7 +251,7 @@ class OpenContext:
     cancel: CancelToken
 
 
-class EngineBase(ABC):
+class EngineBase:
     """`capabilities` narrows the spec's upper bound to what this model can do."""
 
     capabilities: Capabilities = Capabilities()
@@ -261,7 +261,7 @@ class EngineBase(ABC):
         return {}
 
 
-class StepEngine(EngineBase):
+class StepEngine(EngineBase, ABC):
     """An engine that the core drives, one boundary at a time; every rank runs the same calls.
 
     All calls but `prepare` come from one thread, the one that opened the engine.
@@ -313,7 +313,7 @@ WARM_UP_CHUNK = 32
 """Tokens of the warm-up's prefill chunk, and the smallest chunk that tuning chooses."""
 
 
-class StreamEngine(EngineBase):
+class StreamEngine(EngineBase, ABC):
     """An engine that produces a request's events by itself (a client of a server, a callback API).
 
     `stream` ends with exactly one Finished; on cancel it stops soon and finishes "cancelled".

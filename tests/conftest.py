@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from exo_mlx import blas
 
 CACHE = Path(__file__).parent / ".cache" / "exo"
