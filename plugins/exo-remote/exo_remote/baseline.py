@@ -65,17 +65,19 @@ def open_bare(context: OpenContext) -> StreamEngine:
 
 
 def _measured(request_id: str, start: float, pieces: list[tuple[float, bytes]]) -> Finished:
-    stream, usage, times = sse.EventStream(), Usage(), []
+    stream, usage, count = sse.EventStream(), Usage(), 0
+    first, last = start, start
     for at, piece in pieces:
         for item in stream.feed(piece):
-            if isinstance(item, sse.Event) and item.data != "[DONE]":
-                data: dict[str, Any] = json.loads(item.data)
-                usage = chunks.usage_of(data["usage"]) if data.get("usage") else usage
-                times += [
-                    at for choice in data.get("choices") or () if choice.get("delta", {}).get("content")
-                ]
-    first, last = (times[0], times[-1]) if times else (start, start)
-    count = usage.completion_tokens or len(times)
+            last = at
+            if isinstance(item, sse.Comment) or item.data == "[DONE]":
+                continue
+            data: dict[str, Any] = json.loads(item.data)
+            usage = chunks.usage_of(data["usage"]) if data.get("usage") else usage
+            if any(choice.get("delta", {}).get("content") for choice in data.get("choices") or ()):
+                first = at if count == 0 else first
+                count += 1
+    count = usage.completion_tokens or count
     decode = (count - 1) / (last - first) if last > first else 0.0
     timing = Timing(ttft_s=first - start, decode_tps=decode, total_s=last - start)
     return Finished(id=request_id, reason="stop", usage=usage, timing=timing)
