@@ -20,7 +20,7 @@ import httpx
 from tests.support.distribution import write_distribution
 
 ROOT = Path(__file__).parents[2]
-PLUGIN = "from tests.support.scripted import exo_backends  # noqa: F401\n"
+PLUGIN = "from tests.support.scripted import exo_backends, exo_server_routes  # noqa: F401\n"
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from tests.server.apis import ANTHROPIC, CHAT
-from tests.server.serving import Serving, data_of
+from tests.server.serving import Serving
 
 pytestmark = pytest.mark.real
-LONG = " ".join(f"Item {n} costs {n * 37 % 101} coins." for n in range(220))  # about 2,000 tokens
+LONG = " ".join(f"Item {n} costs {n * 37 % 101} coins." for n in range(90))  # about 900 tokens
+CHUNK = 256
+"""More than a chunk comes to on any machine that runs the tests."""
 SHORT = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 8}
 
 
@@ -31,49 +33,46 @@ def ask(server: Serving, body: dict[str, Any], **more: Any) -> str:
     return CHAT.text_of(answer.json())
 
 
-def wait_share(server: Serving, name: str, share: float) -> None:
-    """Until that much of this request's prompt is done."""
-    server.wait_requests(
+def wait_share(server: Serving, name: str, share: float) -> int:
+    """Until that much of this request's prompt is done; → how many tokens."""
+    rows = server.wait_requests(
         lambda rows: any(r["id"] == name and r["processed"] > share * r["total"] > 0 for r in rows), 60
     )
+    return next(row["processed"] for row in rows if row["id"] == name)
 
 
-def first_token(server: Serving) -> float:
-    """Seconds until a short request says something."""
-    begin = time.monotonic()
-    with server.client() as client, client.stream("POST", CHAT.path, json={**SHORT, "stream": True}) as reply:
-        for chunk in data_of(reply.iter_lines()):
-            if chunk["choices"][0]["delta"].get("content"):
-                return time.monotonic() - begin
-    raise AssertionError("no token")
-
-
-@pytest.mark.parametrize("seed", [None, 7])
-def test_a_client_that_leaves_in_a_long_prefill_frees_the_engine_at_once(server: Serving, seed: int | None):
-    usual = first_token(server)
-    for stream, share in ((True, 0.2), (False, 0.4)):
-        text = f"{share} {seed} {LONG}"
-        body = {**CHAT.ask(text, stream), "seed": seed}
-        connection = server.open(CHAT.path, body, {"X-Request-Id": f"real-{share}-{seed}"})
-        wait_share(server, f"real-{share}-{seed}", share)
-        connection.close()
-        assert first_token(server) < usual + 1.5
-        line = server.wait_log(f"id=real-{share}-{seed}")
-        assert "outcome=cancelled" in line
-        assert "phase=prefill" in line
+@pytest.mark.parametrize(("seed", "stream"), [(None, True), (7, False)])
+def test_a_client_that_leaves_in_a_long_prefill_frees_the_engine_within_a_chunk(
+    server: Serving, seed: int | None, stream: bool
+):
+    name = f"real-{seed}"
+    connection = server.open(
+        CHAT.path, {**CHAT.ask(f"{name} {LONG}", stream), "seed": seed}, {"X-Request-Id": name}
+    )
+    seen = wait_share(server, name, 0.2)
+    connection.close()
+    assert "Paris" in ask(server, SHORT)
+    line = server.wait_log(f"id={name}")
+    assert "outcome=cancelled" in line
+    assert "phase=prefill" in line
+    found = re.search(r"processed=(\d+)", line)
+    assert found
+    assert int(found[1]) - seen <= 2 * CHUNK
 
 
 def test_a_client_that_leaves_a_long_reply(server: Serving):
-    usual = first_token(server)
-    connection = server.open(CHAT.path, {**CHAT.ask("Count from 1 to 2000.", True), "max_tokens": 2000})
-    server.wait_requests(lambda rows: any(r["tokens"] >= 10 for r in rows), 60)
+    body = {**CHAT.ask("Count from 1 to 2000.", True), "max_tokens": 2000}
+    connection = server.open(CHAT.path, body, {"X-Request-Id": "real-reply"})
+    server.wait_requests(lambda rows: any(r["id"] == "real-reply" and r["tokens"] >= 5 for r in rows), 60)
     connection.close()
-    assert first_token(server) < usual + 1.0
+    line = server.wait_log("id=real-reply")
+    assert "outcome=cancelled" in line
+    assert "phase=decode" in line
 
 
 def test_a_cancelled_prompt_resumes_and_finishes_with_the_same_words(server: Serving):
     question = f"{LONG} What does item 3 cost?"
-    body = {**CHAT.ask(question, False), "max_tokens": 12, "temperature": 0}
+    body = {**CHAT.ask(question, False), "max_tokens": 4, "temperature": 0}
     asking = threading.Thread(
         target=server.post, args=(CHAT.path, body), kwargs={"headers": {"X-Request-Id": "again"}}
     )
@@ -84,22 +83,21 @@ def test_a_cancelled_prompt_resumes_and_finishes_with_the_same_words(server: Ser
     assert receipt["kept_tokens"] > 0.4 * receipt["total"]
     resumed = server.post(CHAT.path, body).json()
     assert resumed["usage"]["prompt_tokens_details"]["cached_tokens"] >= receipt["kept_tokens"] - 1
-    with_its_own = server.post(ANTHROPIC.path, {**ANTHROPIC.ask(question, False), "max_tokens": 12}).json()
+    with_its_own = server.post(ANTHROPIC.path, {**ANTHROPIC.ask(question, False), "max_tokens": 4}).json()
     assert ANTHROPIC.text_of(with_its_own) == CHAT.text_of(resumed)
 
 
 def test_two_conversations_with_one_system_prompt_do_not_mix(server: Serving):
     def body(last: str) -> dict[str, Any]:
         system = {"role": "system", "content": "You answer with one short sentence."}
-        return {"messages": [system, {"role": "user", "content": last}], "max_tokens": 10, "temperature": 0}
+        return {"messages": [system, {"role": "user", "content": last}], "max_tokens": 4, "temperature": 0}
 
     questions = ("Name a colour.", "Name an animal.")
     alone = [ask(server, body(question)) for question in questions]
     together: list[str] = ["", ""]
 
     def one(index: int) -> None:
-        for _ in range(2):
-            together[index] = ask(server, body(questions[index]))
+        together[index] = ask(server, body(questions[index]))
 
     threads = [threading.Thread(target=one, args=(index,)) for index in range(2)]
     for thread in threads:

@@ -31,6 +31,7 @@ from exocli import (
     Reasoning,
     Receipt,
     Request,
+    RouteSpec,
     StepEngine,
     Text,
     ToolCall,
@@ -242,3 +243,33 @@ def exo_backends() -> list[BackendSpec]:
         )
         for name, capabilities in (("scripted", CAPABILITIES), ("plain", PLAIN))
     ]
+
+
+@hookimpl
+def exo_server_routes() -> list[RouteSpec]:
+    return [
+        RouteSpec(name="scripted", routes="tests.support.scripted:routes"),
+        RouteSpec(name="broken", routes="tests.support.scripted:no_such_function"),
+    ]
+
+
+def routes(context: Any) -> list[Any]:
+    """/x/scripted/names, and /x/scripted/say?text=…, which answers with the reply."""
+    from starlette.requests import Request as HttpRequest
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    async def names(http: HttpRequest) -> JSONResponse:
+        return JSONResponse(context.models())
+
+    async def say(http: HttpRequest) -> JSONResponse:
+        request = Request(id="from-a-plugin", prompt=http.query_params["text"], task="complete")
+        said = []
+        async for event in context.stream(request):
+            if isinstance(event, Text):
+                said.append(event.text)
+            if len(said) == 5:  # leaving early is a cancel
+                break
+        return JSONResponse("".join(said))
+
+    return [Route("/names", names), Route("/say", say)]
