@@ -38,7 +38,7 @@ def test_two_rings_are_told_apart() -> None:
 
 def test_hosts(tmp_path: Path) -> None:
     path = write(tmp_path, "mac1", "localhost", "mac3")
-    options = Options(hostfile=path, python="/opt/py", port=40000)
+    options = Options(hostfile=path, remote_python="/opt/py", port=40000)
     first = launch(NOWHERE, options)
     assert [spec.prefix for spec in first] == [("ssh", "mac1"), (), ("ssh", "mac3")]
     assert [spec.python for spec in first] == ["/opt/py", None, "/opt/py"]

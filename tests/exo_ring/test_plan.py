@@ -174,6 +174,12 @@ def test_float32_counts_parameters() -> None:
     assert made.shares[0].kv_bytes_per_token == 384 * 15 * 4
 
 
+def test_tensor_in_float32_needs_the_whole_model_for_a_while() -> None:
+    share = plan.make(EVEN, machines(16, 16, float32=True)).shares[0]
+    whole = 4 * (30 * 3_540_000 + 28_300_000)
+    assert share.needed == whole + OVERHEAD and share.weight_bytes == whole - 4 * 15 * 3_540_000
+
+
 def test_the_digest_tells_plans_apart_and_not_free_memory() -> None:
     first = plan.make(SMOL, machines(16, 16), strategy="pipeline")
     other = plan.make(SMOL, machines(16, 16, available=GB), strategy="pipeline")

@@ -53,7 +53,7 @@ def launch(ref: ModelRef, options: Options) -> Sequence[WorkerSpec]:
                 rank=rank,
                 prefix=() if local else prefix(options.launcher, host.name),
                 env=found.env,
-                python=None if local else options.python,
+                python=None if local else options.remote_python,
                 host=host.name,
                 data=_data(ref, rank, seats, here if local else 1),
             )

@@ -27,6 +27,8 @@ def watch(connection: socket.socket, text: str) -> None:
     def wait() -> None:
         try:
             connection.recv(1)
+        except ConnectionResetError:
+            return
         except OSError as error:
             print(f"{text} ({error.strerror or error}).", file=sys.stderr, flush=True)
             os._exit(1)  # the engine's thread sits in a collective that will never end

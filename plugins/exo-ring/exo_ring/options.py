@@ -14,8 +14,8 @@ DEFAULT_RANKS = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(MlxOptions):
     """`ranks`: so many on this machine. `hostfile`: instead, one rank on each host of MLX's hostfile JSON.
-    `launcher`: the command prefix for a host that is not this machine, `{host}` filled in; `python`: the
-    interpreter there (default: this one's path). `port`: the first port of a hostfile's ring. `strategy`:
+    `launcher`: the command prefix for a host that is not this machine, `{host}` filled in; `remote_python`:
+    the interpreter there (default: this one's path). `port`: the first port of a hostfile's ring. `strategy`:
     who holds what; `auto` says why. `split`: layers a rank, instead of by memory. `connect_timeout`: seconds
     until every rank must have met its neighbours. `stall_timeout`: seconds without a finished step after
     which the ring is given up, 0 = never, None = from the usual step."""
@@ -23,7 +23,7 @@ class Options(MlxOptions):
     ranks: int | None = None
     hostfile: str | None = None
     launcher: str = DEFAULT_LAUNCHER
-    python: str | None = None
+    remote_python: str | None = None
     port: int = 32323
     strategy: Literal["auto", "tensor", "pipeline"] = "auto"
     split: tuple[int, ...] | None = None

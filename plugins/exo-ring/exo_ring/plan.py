@@ -48,7 +48,8 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """One rank's part: the layers `[start, stop)`, the bytes of its weights and of everything."""
+    """One rank's part: the layers `[start, stop)`, the bytes of its weights, and what it needs at the most
+    while it loads."""
 
     rank: int
     host: str
@@ -234,11 +235,14 @@ def _plan(
         if counts is None:
             begin, stop = 0, len(shape.layers)
             layers = sum(_bytes(layer, machine) for layer in shape.layers)
-            weights = layers // size + _bytes(shape.embedding, machine) + _bytes(shape.head, machine)
+            ends = _bytes(shape.embedding, machine) + _bytes(shape.head, machine)
+            weights = layers // size + ends
+            # Written out in float32, the layers have to be there whole before they are divided.
+            needed = layers + ends if machine.float32 else weights
             kv = shape.kv_values * len(shape.layers) * value // size
         else:
             begin, stop = start, start + counts[rank]
-            weights = _weights(shape, machine, rank, size, begin, stop)
+            needed = weights = _weights(shape, machine, rank, size, begin, stop)
             kv = shape.kv_values * counts[rank] * value
         start = stop
         shares.append(
@@ -249,7 +253,7 @@ def _plan(
                 stop=stop,
                 weight_bytes=weights,
                 kv_bytes_per_token=kv,
-                needed=weights + OVERHEAD,
+                needed=needed + OVERHEAD,
                 available=machine.available,
             )
         )
