@@ -115,6 +115,13 @@ def test_a_snapshot_with_a_hole_does_not_count(act: Any, model: Path) -> None:
     assert act("locate") == ["None"], "by its name there is another file to come"
 
 
+def test_a_pull_mends_weights_that_are_cut_off(act: Any, model: Path) -> None:
+    (path,) = act("pull")
+    weights, whole = Path(path, "model.safetensors"), (model / "model.safetensors").read_bytes()
+    weights.resolve().write_bytes(whole[:-100])
+    assert act("pull") == [path] and weights.read_bytes() == whole
+
+
 def test_a_cancel_ends_it_and_the_next_pull_completes_it(act: Any, model: Path) -> None:
     (kind, _), found = act("pull", "stop", "locate")
     assert kind == "Cancelled" and found == "None"

