@@ -11,6 +11,8 @@ def ending(finished: Finished, spoke: bool) -> str:
     if finished.reason == "cancelled":
         if receipt is not None and receipt.killed:
             return "[stopped; the worker was ended and starts again]"
+        if receipt is not None and not receipt.confirmed:
+            return "[stopped; the server has not confirmed that it stopped too]"
         if spoke or receipt is None or receipt.phase in ("decode", "queued"):
             return "[stopped]"
         if receipt.phase == "loading":

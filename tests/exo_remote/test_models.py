@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -61,8 +62,6 @@ async def test_the_engine_refuses_a_wrong_name(tmp_path: Path):
 
 
 async def test_what_was_seen_is_kept(tmp_path: Path):
-    import asyncio
-
     async with Upstream(models=[{"id": "one", "owned_by": "vllm"}, {"id": "two"}]) as up:
         folder = cache_dir("remote")
         assert await asyncio.to_thread(ask_for_names, Options(url=f"{up.url}/v1/"), folder) == ("one", "two")

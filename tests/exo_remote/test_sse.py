@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exo_remote import sse
@@ -65,6 +65,7 @@ PIECES = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(PIECES, max_size=40), st.lists(st.integers(1, 9), min_size=1, max_size=8))
 def test_where_the_bytes_are_cut_changes_nothing(pieces: list[bytes], sizes: list[int]):
     data = b"".join(pieces)
@@ -76,6 +77,7 @@ def test_where_the_bytes_are_cut_changes_nothing(pieces: list[bytes], sizes: lis
     assert found == parse(data) == parse(data, 1)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"])), min_size=1),
     st.data(),
@@ -94,6 +96,7 @@ def test_a_line_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch):
         parse(b"data: " + b"x" * 200, 10)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]))), st.integers(1, 7)
 )

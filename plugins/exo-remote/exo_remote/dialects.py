@@ -89,8 +89,8 @@ LLAMA_CPP = Dialect(
     keeps_reasoning=True,
     repetition="repeat_penalty",
     any_model=True,
-    # Between batches of up to 2,048 tokens; what was read stays in the slot.
-    capabilities=_can(continue_last=True, cancel_prefill="chunk", kv_on_cancel="kept"),
+    # Between batches of up to 2,048 tokens. What was read stays in the slot, but it does not say how much.
+    capabilities=_can(continue_last=True, cancel_prefill="chunk"),
 )
 VLLM = Dialect(
     name="vllm",
