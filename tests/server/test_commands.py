@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from exocli.cli.main import main
 
 from tests.server.apis import CHAT
 from tests.server.serving import Serving, environment
@@ -27,10 +28,31 @@ def server(home: Path) -> Iterator[Serving]:
         yield serving
 
 
-def exo(home: Path, *args: str, url: str = "", key: str = KEY) -> subprocess.CompletedProcess[str]:
-    env = environment(home, EXO_API_KEY=key, **({"EXO_URL": url} if url else {}))
-    command = [sys.executable, "-m", "exocli", *args]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+@dataclass(frozen=True)
+class Result:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Exo = Callable[..., Result]
+
+
+@pytest.fixture
+def exo(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Exo]:
+    """`exo ARGS`, in this process: what it prints and its exit code."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*args: str, url: str = "", key: str = KEY) -> Result:
+        for name, value in environment(home, EXO_API_KEY=key, EXO_URL=url).items():
+            if name.startswith("EXO_"):
+                monkeypatch.setenv(name, value)
+        code = main(list(args))
+        out = capsys.readouterr()
+        return Result(code, out.out, out.err)
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
 
 
 def forever(server: Serving, name: str) -> threading.Thread:
@@ -43,69 +65,69 @@ def forever(server: Serving, name: str) -> threading.Thread:
     return thread
 
 
-def test_ps_shows_models_and_requests(server: Serving, home: Path):
+def test_ps_shows_models_and_requests(server: Serving, exo: Exo):
     thread = forever(server, "ps-request")
-    table = exo(home, "ps", url=server.url)
+    table = exo("ps", url=server.url)
     assert table.returncode == 0, table.stderr
     lines = table.stdout.splitlines()
     assert lines[0].split() == ["MODEL", "BACKEND", "MEMORY", "UNLOADS", "IN"]
     assert lines[1].split()[:2] == ["scripted:latest", "scripted"]
     assert any(line.split()[:5] == ["ps-request", "127.0.0.1", "scripted", "decode", "1/1"] for line in lines)
-    rows: Any = json.loads(exo(home, "ps", "--json", "--url", f"{server.url}/v1/").stdout)
+    rows: Any = json.loads(exo("ps", "--json", "--url", f"{server.url}/v1/").stdout)
     assert rows["requests"][0]["id"] == "ps-request"
     assert rows["models"][0]["size_vram"] == 1234
-    exo(home, "cancel", "--all", url=server.url)
+    exo("cancel", "--all", url=server.url)
     thread.join(5)
 
 
-def test_cancel_by_prefix_by_the_apis_id_and_all(server: Serving, home: Path):
+def test_cancel_by_prefix_by_the_apis_id_and_all(server: Serving, exo: Exo):
     thread = forever(server, "alpha-one")
-    shown = exo(home, "cancel", "alpha", url=server.url)
+    shown = exo("cancel", "alpha", url=server.url)
     thread.join(5)
     assert shown.returncode == 0
     assert shown.stdout.startswith("alpha-one cancelled in decode (1 of 1 prompt tokens done, 1 tokens of")
-    late = exo(home, "cancel", "alpha-one", url=server.url)
+    late = exo("cancel", "alpha-one", url=server.url)
     assert late.stdout == "alpha-one was over already (cancelled).\n"
     thread = forever(server, "beta")
-    receipt = json.loads(exo(home, "cancel", "chatcmpl-beta", "--json", url=server.url).stdout)
+    receipt = json.loads(exo("cancel", "chatcmpl-beta", "--json", url=server.url).stdout)
     thread.join(5)
     assert (receipt["id"], receipt["state"]) == ("beta", "cancelled")
     threads = [forever(server, "twin-1"), forever(server, "twin-2")]
-    unclear = exo(home, "cancel", "twin", url=server.url)
+    unclear = exo("cancel", "twin", url=server.url)
     assert unclear.returncode == 1
     assert "beginning of 2 requests" in unclear.stderr
-    everything = exo(home, "cancel", "--all", url=server.url)
+    everything = exo("cancel", "--all", url=server.url)
     for thread in threads:
         thread.join(5)
     assert everything.stdout.count("cancelled in decode") == 2
-    assert exo(home, "cancel", "--all", url=server.url).stdout == "Nothing was running.\n"
+    assert exo("cancel", "--all", url=server.url).stdout == "Nothing was running.\n"
 
 
-def test_mistakes_are_one_line(server: Serving, home: Path):
-    assert exo(home, "cancel", url=server.url).returncode == 2
-    assert exo(home, "cancel", "x", "--all", url=server.url).returncode == 2
-    unknown = exo(home, "cancel", "nobody", url=server.url)
+def test_mistakes_are_one_line(server: Serving, exo: Exo):
+    assert exo("cancel", url=server.url).returncode == 2
+    assert exo("cancel", "x", "--all", url=server.url).returncode == 2
+    unknown = exo("cancel", "nobody", url=server.url)
     assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
     assert 'No request "nobody"' in unknown.stderr
-    denied = exo(home, "ps", url=server.url, key="")
+    denied = exo("ps", url=server.url, key="")
     assert denied.returncode == 1
     assert "API key" in denied.stderr
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-        nobody = exo(home, "ps", url=f"127.0.0.1:{port}")
+        nobody = exo("ps", url=f"127.0.0.1:{port}")
     assert nobody.returncode == 3
     assert "exo serve" in nobody.stderr
 
 
-def test_stop_unloads_now_or_once_idle(server: Serving, home: Path):
+def test_stop_unloads_now_or_once_idle(server: Serving, exo: Exo):
     thread = forever(server, "busy")
-    waits = exo(home, "stop", "scripted", url=server.url)
+    waits = exo("stop", "scripted", url=server.url)
     assert waits.stdout == "scripted will be unloaded once its 1 requests are done.\n"
-    exo(home, "cancel", "busy", url=server.url)
+    exo("cancel", "busy", url=server.url)
     thread.join(5)
-    assert json.loads(exo(home, "ps", "--json", url=server.url).stdout)["models"] == []
+    assert json.loads(exo("ps", "--json", url=server.url).stdout)["models"] == []
     server.post(CHAT.path, CHAT.body("back again"), headers=HEADERS)
-    assert exo(home, "stop", "scripted", url=server.url).stdout == "scripted is unloaded.\n"
-    assert json.loads(exo(home, "ps", "--json", url=server.url).stdout)["models"] == []
-    assert exo(home, "stop", "nothing", url=server.url).returncode == 1
+    assert exo("stop", "scripted", url=server.url).stdout == "scripted is unloaded.\n"
+    assert json.loads(exo("ps", "--json", url=server.url).stdout)["models"] == []
+    assert exo("stop", "nothing", url=server.url).returncode == 1

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exocli.server.auth import host_allowed, origin_allowed
+from exocli.errors import UsageError
+from exocli.server.auth import host_allowed, origin_allowed, read_keys
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -207,13 +208,18 @@ def test_other_machines_need_a_key_or_a_word(home: Path):
         assert serving.get("/v1/models").status_code == 401
 
 
-@pytest.mark.parametrize("text", ["tiny\n", "with space in it\n", "# nothing\n", "ümlaut-key-1234\n"])
-def test_keys_that_cannot_be_meant(home: Path, tmp_path: Path, text: str):
+@pytest.mark.parametrize("text", ["tiny\n", "with space in it\n", "good-key-12345\nümlaut-key-1234\n"])
+def test_keys_that_cannot_be_meant(text: str):
+    with pytest.raises(UsageError) as refused:
+        read_keys(text, "the file")
+    assert not any(line in refused.value.message for line in text.splitlines())
+
+
+def test_a_file_without_a_key_is_a_mistake(home: Path, tmp_path: Path):
     file = tmp_path / "keys"
-    file.write_text(text)
+    file.write_text("# nothing\n")
     refused = start(home, "--api-key-file", str(file))
-    assert refused.returncode == 2
-    assert text.strip() not in refused.stderr or text.startswith("#")
+    assert (refused.returncode, refused.stderr) == (2, f"exo: {file} holds no key.\n")
 
 
 def test_prompts_are_logged_only_on_request(home: Path):
