@@ -1,6 +1,7 @@
 # Everything runs from .venv, made on first use and again when pyproject.toml changes.
 #   make chat     talk to the default model        make lint    ruff and mypy
 #   make test     the test suite                   make soak    the tests with large counts
+#   make screenshots   pictures of the web page in docs/
 #   make bench    speed, and how fast a cancel is  make docs    what is generated in docs/ and completions/
 # ARGS="…" is passed on:  make test ARGS="-k config"
 
@@ -9,7 +10,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
 BIN = .venv/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: chat test lint soak bench docs clean
+.PHONY: chat test lint soak bench docs screenshots clean
 
 chat: .venv/.installed
 	@$(BIN)/python -m exocli chat --pull $(ARGS)
@@ -30,6 +31,9 @@ bench: .venv/.installed
 
 docs: .venv/.dev
 	$(BIN)/python docs/generate.py
+
+screenshots: .venv/.dev
+	$(BIN)/python -m tests.web.screenshots $(ARGS)
 
 clean:
 	rm -rf .venv build dist

@@ -12,7 +12,20 @@ from tests.server.serving import Serving
 from tests.web.conftest import Open
 from tests.web.helpers import LONG, ask, button, replies, script, send, wait_busy, wait_idle, wait_said
 
-RICH = "# Title\n\nWords and [a link](https://example.org).\n\n- [x] done\n\n```python\nprint(1)\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+RICH = """# Title
+
+Words and [a link](https://example.org).
+
+- [x] done
+
+```python
+print(1)
+```
+
+| a | b |
+|---|---|
+| 1 | 2 |
+"""
 
 
 def violations(page: Page, packages: Path) -> list[str]:
@@ -136,13 +149,13 @@ def test_a_double_click_on_send_does_not_cancel(page: Page):
 
 
 def test_following_the_end_stops_where_one_reads(page: Page, open_page: Open):
-    page.set_viewport_size({"width": 800, "height": 400})
+    page.set_viewport_size({"width": 400, "height": 400})
     send(page, LONG)
-    wait_said(page, 1500)
+    wait_said(page, 700)
     scroller = page.locator("#scroller")
     scroller.evaluate("it => { it.scrollTop = 0 }")
     expect(page.get_by_role("button", name="Latest")).to_be_visible()
-    wait_said(page, 2000)
+    wait_said(page, 900)
     assert scroller.evaluate("it => it.scrollTop") == 0
     page.get_by_role("button", name="Latest").click()
     expect(page.get_by_role("button", name="Latest")).to_be_hidden()

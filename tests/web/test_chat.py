@@ -145,7 +145,7 @@ def test_settings_reach_the_server_and_stay(page: Page):
     page.get_by_role("button", name="Settings of this chat").click()
     page.get_by_label("System prompt").fill("Be brief.")
     page.get_by_label("Temperature").fill("0.7")
-    page.get_by_label("Most tokens a reply").fill("3")
+    page.get_by_label("Token limit").fill("3")
     page.get_by_label("Thinking").select_option("off")
     page.keyboard.press("Escape")
     sent = bodies(page)

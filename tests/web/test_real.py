@@ -73,5 +73,9 @@ def test_cancel_in_decode_keeps_what_was_said(page: Page, real: Serving):
     kept = said(page)
     assert len(kept) > 20 and errors(page) == []
     expect(replies(page).last.locator(".note")).to_have_text("Stopped.")
-    ask(page, "Now say hello.")
+    send(page, "Now say hello.")
+    expect(replies(page)).to_have_count(2)
+    wait_said(page, 1)
+    page.keyboard.press("Escape")
+    wait_idle(page)
     assert replies(page).first.locator(".body").inner_text() == kept

@@ -78,6 +78,7 @@ function change() {
   document.title = record.messages.length ? `${title} · exo` : "exo";
   if (record.settings.model) $("model").value = record.settings.model;
   composer.working = Boolean(live);
+  transcript.tell(chat);
   if (live) transcript.later();
   else transcript.draw();
 }

@@ -27,8 +27,8 @@ export function openSettings(settings, changed) {
     h(
       "div",
       { class: "pair" },
-      field("Temperature", temperature, "0 is steady, 1 is lively."),
-      field("Most tokens a reply", most),
+      field("Temperature", temperature, "0 is steady."),
+      field("Token limit", most, "Of each reply."),
     ),
     field("Thinking", thinking, "Only models that can think do."),
   );

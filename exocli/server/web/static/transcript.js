@@ -37,7 +37,7 @@ export class Transcript {
     this.#chat = chat;
     this.#views.clear();
     this.list.replaceChildren();
-    this.#told = "";
+    this.#told = chat.live?.phase ?? "";
     this.draw();
     this.toEnd();
   }
@@ -83,7 +83,6 @@ export class Transcript {
       }
     });
     if (this.following) this.scroller.scrollTop = this.scroller.scrollHeight;
-    this.#announce(live, turns.at(-1));
     this.#drawn = performance.now();
     this.#cost = this.#drawn - begun;
   }
@@ -96,8 +95,8 @@ export class Transcript {
     return this.#views.get(turn.id);
   }
 
-  /** Each change of phase once, and the whole reply when it is there. */
-  #announce(live, last) {
+  /** Tell a screen reader each change of phase once, and the whole reply when it is there. */
+  tell({ live, last }) {
     const now = live ? live.phase : "";
     if (now === this.#told) return;
     const before = this.#told;
