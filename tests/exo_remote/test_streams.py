@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
 import time
@@ -10,13 +11,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exocli import Progress, Reasoning, Status, Text, Usage
+from exocli import ExoError, Finished, Progress, Reasoning, Status, Text, Usage
+from exocli.types import event_from_json, to_json
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from exo_remote import engine as engine_module
-from exo_remote import exchange
+from exo_remote import exchange, sse
+from exo_remote.chunks import Reply
+from exo_remote.ollama import OllamaReply
 from tests.exo_remote.asking import Answer, ask, chat, opened
 from tests.exo_remote.upstream import CHAT, Asked, Connection, Handler, Upstream, delta, hangs, says, sends
 
+KEYS = st.sampled_from(
+    [
+        *(
+            "choices",
+            "delta",
+            "message",
+            "content",
+            "reasoning",
+            "tool_calls",
+            "function",
+            "name",
+            "arguments",
+        ),
+        *("index", "finish_reason", "usage", "prompt_tokens", "prompt_tokens_details", "cached_tokens"),
+        *("prompt_progress", "processed", "total", "logprobs", "top_logprobs", "tokens", "token", "exo"),
+        *("cancel", "phase", "error", "code", "type", "progress", "done", "done_reason", "thinking"),
+    ]
+)
 USAGE = {
     "choices": [],
     "usage": {
@@ -145,6 +169,24 @@ async def test_a_reset_in_mid_stream(tmp_path: Path):
 async def test_what_is_not_json(tmp_path: Path):
     got = await answered(says("oops"), tmp_path)
     assert "not JSON: oops" in got.error["message"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.dictionaries(KEYS, JSON, max_size=5), max_size=4), st.sampled_from([Reply, OllamaReply]))
+def test_whatever_json_comes_only_our_own_errors_do(chunks: list[Any], kind: type[Reply]):
+    reply = kind("id", "http://x")
+    with contextlib.suppress(ExoError):
+        for chunk in chunks:
+            for event in reply.on_item(sse.Event(json.dumps(chunk))):
+                assert event_from_json(to_json(event)) == event
+        assert isinstance([*reply.end()][-1], Finished)
 
 
 async def test_silence_then_tokens_with_the_time_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

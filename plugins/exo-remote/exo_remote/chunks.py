@@ -72,16 +72,21 @@ class Reply:
     # ------------------------------------------------------------------------------- pieces in
 
     def on_item(self, item: sse.Event | sse.Comment) -> Iterator[Event]:
-        """Raises UpstreamError, BadRequest, ContextOverflow for an error in the stream."""
-        if isinstance(item, sse.Comment):
-            yield from self._comment(item.text)
-        elif item.data.strip() == "[DONE]":
-            self._done = True
-        else:
-            yield from self.on_json(item.data, item.type)
+        """A chunk, or a whole reply where a server does not stream. Raises UpstreamError, BadRequest,
+        ContextOverflow for an error in it, and UpstreamError for what makes no sense."""
+        try:
+            if isinstance(item, sse.Comment):
+                yield from self._comment(item.text)
+            elif item.data.strip() == "[DONE]":
+                self._done = True
+            else:
+                yield from self.on_json(item.data, item.type)
+        except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+            text = f"{self.url} sent a piece of a reply that makes no sense."
+            raise UpstreamError(text, url=self.url) from None
 
     def on_json(self, text: str, kind: str = "message") -> Iterator[Event]:
-        """One chunk, or a whole reply where a server does not stream. Raises as `on_item`."""
+        """Raises as `on_item`, and anything for data that has not its documented shape."""
         try:
             data = json.loads(text)
         except ValueError:
@@ -123,8 +128,8 @@ class Reply:
         index = call.get("index")
         known = self._calls.setdefault(index if isinstance(index, int) else position, _Call())
         function = call.get("function") or {}
-        known.id = call.get("id") or known.id
-        known.name = known.name or function.get("name") or ""
+        known.id = str(call.get("id") or known.id)
+        known.name = known.name or str(function.get("name") or "")
         arguments = function.get("arguments") or ""
         known.arguments += arguments if isinstance(arguments, str) else json.dumps(arguments)
         self.moved += 1

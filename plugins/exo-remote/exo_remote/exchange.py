@@ -114,7 +114,7 @@ class Exchange:
         pieces = response.aiter_bytes()
         if kind == "application/json" and self._found.dialect is not OLLAMA:
             body = b"".join([piece async for piece in pieces])  # a server that does not stream
-            for event in self._of(self.reply.on_json(body.decode("utf-8", "replace"))):
+            for event in self._of(self.reply.on_item(sse.Event(body.decode("utf-8", "replace")))):
                 yield event
         else:
             async for event in self._pieces(pieces, lines=kind == "application/x-ndjson"):

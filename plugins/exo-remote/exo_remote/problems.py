@@ -102,7 +102,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 def is_loading(status: int, body: bytes) -> bool:
     """llama.cpp's server, and others, answer 503 while they load their model."""
-    return status == 503 and b"oading" in body
+    return status == 503 and _read(body)[0].lower().startswith("loading")
 
 
 def refused_field(status: int, body: bytes, fields: Sequence[str]) -> str | None:
