@@ -33,14 +33,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def deadline() -> Iterator[None]:
-    """A test that waits for ever is a failure, not a hang."""
+def deadline(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that waits for ever is a failure, not a hang. Large counts may take longer."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise TimeoutError("the test takes too long")
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(120)
+    signal.alarm(600 if request.node.get_closest_marker("soak") else 120)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)

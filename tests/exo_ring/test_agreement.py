@@ -20,6 +20,7 @@ class Thread:
 
     def __init__(self, rank: int, pipes: Sequence[queue.SimpleQueue[list[int]]]) -> None:
         self.rank, self.size = rank, len(pipes)
+        self.sends_tokens = False
         self._pipes = pipes
 
     def pass_numbers(self, numbers: Sequence[int] | None, count: int) -> list[int]:

@@ -22,6 +22,8 @@ class Carrier(Protocol):
 
     rank: int
     size: int
+    sends_tokens: bool
+    """This rank samples, and nobody waits for another when it sends what it has sampled."""
 
     def pass_numbers(self, numbers: Sequence[int] | None, count: int) -> list[int]:
         """The first rank's numbers, on every rank; the others give None."""

@@ -24,20 +24,37 @@ class RingGenerator(BatchGenerator):  # type: ignore[misc]
     BatchGenerator computes one token ahead: when `next` returns, the tokens that the next call will
     report are already sampled, on one rank. One message for the whole batch makes them everybody's,
     whatever samplers the sequences have; nobody waits for it here.
+
+    Where a step has both tokens and a chunk of a prompt, the chunk comes last (mlx-lm's order). The last
+    stage sends the tokens before it works on the chunk, the others take them after theirs: so the first
+    stage goes on with the next step while the last one still has the chunk.
     """
 
     def __init__(self, model: Any, *, carrier: Carrier, agreement: Agreement, **settings: Any) -> None:
         super().__init__(model, **settings)
         self._carrier = carrier
         self._agreement = agreement
+        self._shared = False
+        self._prompt_chunk = self._prompt_batch.prompt
+        if carrier.sends_tokens:
+            self._prompt_batch.prompt = self._share_then_prompt
 
     def next(self) -> tuple[list[Any], list[Any]]:
+        self._shared = False
         prompts, generated = super().next()
-        batch = self._generation_batch
-        if len(batch):
-            with mx.stream(self.stream):
-                batch._next_tokens = self._carrier.share_tokens(batch._next_tokens)
+        with mx.stream(self.stream):
+            self._share()
         self._agreement.record(
             [*((p.uid, *p.progress) for p in prompts), *((g.uid, g.token) for g in generated)]
         )
         return prompts, generated
+
+    def _share(self) -> None:
+        batch = self._generation_batch
+        if not self._shared and len(batch):
+            batch._next_tokens = self._carrier.share_tokens(batch._next_tokens)
+        self._shared = True
+
+    def _share_then_prompt(self, tokens: list[list[int]]) -> None:
+        self._share()
+        self._prompt_chunk(tokens)

@@ -21,6 +21,7 @@ class Link:
 
     def __init__(self, group: Any, *, wire: Any) -> None:
         self.rank, self.size = group.rank(), group.size()
+        self.sends_tokens = self.rank == self.size - 1
         self._group, self._wire = group, wire
 
     def send(self, hidden: Array) -> None:

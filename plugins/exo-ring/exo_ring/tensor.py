@@ -23,6 +23,7 @@ class Collective:
 
     def __init__(self, group: Any) -> None:
         self.rank, self.size = group.rank(), group.size()
+        self.sends_tokens = False  # a sum is made by all at once
         self._group = group
 
     def pass_numbers(self, numbers: Sequence[int] | None, count: int) -> list[int]:
