@@ -116,7 +116,7 @@ class Model:
         self._users.discard(request_id)
         if finished is not None and finished.error is not None:
             error = from_dict(finished.error)
-            if not isinstance(error, (BadRequest, Overloaded)):
+            if not isinstance(error, (BadRequest, Overloaded, ModelNotFound)):
                 self.problem = error
         elif finished is not None and (finished.cancel is None or finished.cancel.ranks):
             self.problem = None
