@@ -9,7 +9,7 @@ import click
 
 from exocli import config as store
 from exocli.cli import config_keys, render
-from exocli.cli.params import json_option
+from exocli.cli.params import Words, json_option
 from exocli.cli.render import Globals, pass_globals
 from exocli.errors import ExoError
 from exocli.options import is_secret
@@ -57,9 +57,9 @@ def get_(key: str, as_json: bool) -> None:
         click.echo(json.dumps(value, ensure_ascii=False, default=str))
 
 
-@config.command("set")
-@click.argument("key", shell_complete=config_keys.complete_known)
-@click.argument("value")
+@config.command("set", context_settings={"ignore_unknown_options": True})  # a value may begin with "-"
+@click.argument("key", type=Words(), shell_complete=config_keys.complete_known)
+@click.argument("value", type=Words())
 @pass_globals
 def set_(settings: Globals, key: str, value: str) -> None:
     """Set one setting: `exo config set model smollm2`, `exo config set backends.mlx.chunk 128`."""

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 import click
 
 from exocli import config, options
+from exocli.cli import params
 from exocli.errors import UsageError
 from exocli.options import is_secret
 
@@ -40,7 +41,7 @@ def check(key: str, text: str) -> Any:
     if head in ("model", "backend", "system"):
         if rest:
             raise UsageError(f'"{head}" is a setting without parts, so "{key}" is not one.')
-        return text
+        return _named(key, head, text)
     if head == "sampling":
         return _sampling(key, rest, text)
     if head == "models":
@@ -50,6 +51,17 @@ def check(key: str, text: str) -> Any:
     if rest != ["disabled"]:
         raise UsageError(f'There is no setting "{key}"; "plugins.disabled" takes names with commas between.')
     return list(options.parse(tuple[str, ...], text.strip("[]").replace('"', ""), key))
+
+
+def _named(key: str, kind: str, text: str) -> str:
+    """A model may be fetched later, a system prompt is free; a backend must be there."""
+    if kind != "system" and not text:
+        raise UsageError(f'{key} cannot be empty; "exo config unset {key}" takes it back.')
+    if kind == "backend":
+        from exocli import plugins
+
+        plugins.backend(text)
+    return text
 
 
 def _need(key: str, rest: list[str], count: int, form: str) -> None:
@@ -69,13 +81,18 @@ def _sampling(key: str, rest: list[str], text: str) -> Any:
     from exocli.types import Sampling
 
     _need(key, rest, 1, "sampling.NAME")
-    return _field(Sampling, key, rest[0], text)
+    value = _field(Sampling, key, rest[0], text)
+    try:
+        params.check_sampling(rest[0], value)
+    except click.BadParameter as error:
+        raise UsageError(f"{key}: {error.message}") from error
+    return value
 
 
 def _model_entry(key: str, rest: list[str], text: str) -> Any:
     form = "models.NAME.model, .backend, .system, .options.KEY or .sampling.NAME"
     if len(rest) == 2 and rest[1] in ("model", "backend", "system"):
-        return text
+        return _named(key, rest[1], text)
     if len(rest) == 3 and rest[1] == "sampling":
         return _sampling(key, rest[2:], text)
     if len(rest) == 3 and rest[1] == "options":

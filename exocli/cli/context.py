@@ -181,7 +181,7 @@ def choose(
     ref = resolve(name, backend)
     registered, why = choose_backend(ref, backend)
     entry = ref.entry
-    opened, python = _opened(registered, pairs, _table(entry, "options", name))
+    opened, python = _opened(registered, pairs, _table(entry, "options", f"models.{name}."))
     return Choice(
         model=name,
         ref=ref,
@@ -189,7 +189,7 @@ def choose(
         spec=registered.spec,
         why=why,
         options=options.as_dict(opened),
-        defaults={**_sampling(config.load(), "the config"), **_sampling(entry, f"models.{name}")},
+        defaults={**_sampling(config.load(), ""), **_sampling(entry, f"models.{name}.")},
         system=entry.get("system", config.get("system")),
         python=python,
     )
@@ -311,7 +311,8 @@ def _nobody_opens(ref: ModelRef) -> ModelNotFound:
     if ref.kind == "path" and not Path(ref.name).expanduser().exists():
         return ModelNotFound(f"There is no file or folder {ref.name}.")
     listed = ", ".join(plugins.manager().backends)
-    return ModelNotFound(f"None of the installed backends ({listed}) opens {ref}.")
+    wanted = ": give a model folder (with its config.json) or a GGUF file" if ref.kind == "path" else ""
+    return ModelNotFound(f"None of the installed backends ({listed}) opens {ref}{wanted}.")
 
 
 def _check(name: str, ref: ModelRef) -> Registered[BackendSpec]:
@@ -332,23 +333,24 @@ def _explain(state: Availability) -> str:
     return f"{reason} ({state.hint.rstrip('.')})" if state.hint else reason
 
 
-def _table(entry: Mapping[str, Any], key: str, owner: object) -> Mapping[str, Any]:
+def _table(entry: Mapping[str, Any], key: str, above: str) -> Mapping[str, Any]:
+    """A table in an entry of the config; `above` is the entry's own key with a dot, "" at the top."""
     table = entry.get(key, {})
     if not isinstance(table, Mapping):
-        raise UsageError(f"{key} of {owner} in the config must be a table.")
+        raise UsageError(f"{above}{key} in the config must be a table.")
     return table
 
 
 def backend_settings(name: str) -> dict[str, Any]:
     """`[backends.NAME]` of the config."""
-    return dict(_table(_table(config.load(), "backends", "exo"), name, "backends"))
+    return dict(_table(_table(config.load(), "backends", ""), name, "backends."))
 
 
-def _sampling(owner: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _sampling(entry: Mapping[str, Any], above: str) -> dict[str, Any]:
     from exocli.types import Sampling
 
-    table = _table(owner, "sampling", where)
-    built = options.as_dict(options.build(Sampling, [table], f"sampling in {where}"))
+    table = _table(entry, "sampling", above)
+    built = options.as_dict(options.build(Sampling, [table], f"{above}sampling in the config"))
     return {key: value for key, value in built.items() if value is not None}
 
 

@@ -6,6 +6,7 @@ this module knows about exit codes of ordinary commands; `run`, `chat` and `serv
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
@@ -255,6 +256,8 @@ def _report(error: Exception, settings: Globals) -> int:
             click.echo(error.details["stderr"], err=True)
     elif isinstance(error, OSError) and error.strerror:
         subject = f"{error.filename}: " if error.filename else ""
+        if not subject and error.errno in (errno.ENOSPC, errno.EBADF, errno.EIO):
+            subject = "Standard output cannot be written: "  # our files' errors are ExoErrors by now
         message, code = f"{subject}{error.strerror}.", 1
     else:
         message = f"unexpected {type(error).__name__}: {error} (--debug shows where)."

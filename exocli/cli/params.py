@@ -41,7 +41,17 @@ class Number(click.FloatRange):
         return number
 
 
-class Whole(click.types.StringParamType):
+class Words(click.types.StringParamType):
+    """Text for a model or a file: bytes that were not UTF-8 arrive as lone surrogates, which are no text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = super().convert(value, param, ctx)
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            self.fail("it is not UTF-8 text.", param, ctx)
+        return text
+
+
+class Whole(Words):
     """Text that an environment variable does not split at blanks: a stop string may hold some."""
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
@@ -125,7 +135,7 @@ def backend_option(fn: F) -> F:
 
 
 def system_option(fn: F) -> F:
-    return option("-s", "--system", metavar="TEXT", help="The system prompt.")(fn)
+    return option("-s", "--system", type=Words(), metavar="TEXT", help="The system prompt.")(fn)
 
 
 def engine_options(fn: F) -> F:
@@ -160,6 +170,13 @@ _SAMPLING = (
     ("--min-p", Number(min=0, max=1), "P", "Leave out tokens below P times the likeliest."),
     ("--seed", click.IntRange(min=0, max=2**63 - 1), "N", "The same seed draws the same reply."),
 )
+
+
+def check_sampling(name: str, value: Any) -> None:
+    """Raises click.BadParameter if the flag of this name would not take the value."""
+    for flag, kind, _, _ in _SAMPLING:
+        if flag == "--" + name.replace("_", "-") and value is not None:
+            kind.convert(value, None, None)
 
 
 def sampling_options(fn: F) -> F:

@@ -54,14 +54,15 @@ def pull(source: ModelSource, ref: ModelRef, settings: Globals) -> ModelInfo:
         finally:
             finished.set()
 
-    with watching(f"Pulling {ref}", settings) as progress:
-        threading.Thread(target=work, name="exo-pull", daemon=True).start()
-        try:
+    try:
+        with watching(f"Pulling {ref}", settings) as progress:
+            threading.Thread(target=work, name="exo-pull", daemon=True).start()
             finished.wait()
-        except BaseException:
-            cancel.cancel("interrupted")
-            finished.wait(LEAVE_WITHIN_S)
-            raise
+    except BaseException:
+        cancel.cancel("interrupted")
+        settings.note(f"[stopped; what was fetched of {ref} is kept for the next pull]")
+        finished.wait(LEAVE_WITHIN_S)
+        raise
     result = outcome[0]
     if isinstance(result, BaseException):
         raise result

@@ -18,6 +18,7 @@ import click
 
 from exocli.cli import context, prompt_input, pulling, signals
 from exocli.cli.params import (
+    Words,
     backend_option,
     engine_options,
     json_option,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("prompt", required=False)
+@click.argument("prompt", type=Words(), required=False)
 @model_option
 @backend_option
 @system_option

@@ -6,6 +6,7 @@ A shell then shows 130 or 143 and a loop in it stops; a program that only exits 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -53,6 +54,9 @@ def adopt_standard_streams() -> None:
     for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(fd, mode, encoding="utf-8", closefd=False))
+    for stream in (sys.stdout, sys.stderr):  # what a locale has no letter for is escaped, not an error
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def give_up_output() -> None:

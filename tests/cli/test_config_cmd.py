@@ -14,6 +14,7 @@ def test_set_get_show_unset(exo, home):
     for key, value in (
         ("model", "tiny"),
         ("sampling.temperature", "0.5"),
+        ("sampling.presence_penalty", "-0.5"),
         ("backends.sample.shout", "yes"),
         ("models.mine.model", "org/name"),
         ("models.mine.options.depth", "3"),
@@ -22,14 +23,14 @@ def test_set_get_show_unset(exo, home):
         assert exo("config", "set", key, value).code == 0, key
     assert json.loads(exo("config", "show", "--json").out) == {
         "model": "tiny",
-        "sampling": {"temperature": 0.5},
+        "sampling": {"temperature": 0.5, "presence_penalty": -0.5},
         "backends": {"sample": {"shout": True}},
         "models": {"mine": {"model": "org/name", "options": {"depth": 3}}},
         "plugins": {"disabled": ["a", "b"]},
     }
     assert exo("config", "get", "model").out == "tiny\n"
     assert exo("config", "get", "model", "--json").out == '"tiny"\n'
-    assert exo("config", "get", "sampling").out == '{"temperature": 0.5}\n'
+    assert exo("config", "get", "sampling.temperature").out == "0.5\n"
     assert exo("config", "unset", "model").code == 0
     for args in (("get", "model"), ("unset", "model")):
         result = exo("config", *args)
@@ -45,6 +46,10 @@ def test_set_get_show_unset(exo, home):
         ("sampling", "x", "sampling.NAME"),
         ("sampling.warmth", "1", "temperature"),
         ("sampling.temperature", "hot", "a number"),
+        ("sampling.temperature", "-3", "x>=0"),
+        ("sampling.top_p", "7", "x<=1"),
+        ("models.mine.sampling.min_p", "2", "x<=1"),
+        ("model", "", "config unset model"),
         ("backends.sample", "x", "backends.NAME.OPTION"),
         ("backends.sample.volume", "1", "shout"),
         ("backends.sample.shout", "loud", "true or false"),
@@ -63,7 +68,9 @@ def test_what_cannot_be_set_is_one_sentence_and_writes_nothing(exo, home, key, v
 
 
 def test_an_unknown_backend_is_named(exo):
-    assert exo("config", "set", "backends.nobody.x", "1").code == 3
+    for key in ("backends.nobody.x", "backend", "models.mine.backend"):
+        result = exo("config", "set", key, "nobody")
+        assert result.code == 3 and '"nobody"' in result.err
 
 
 def test_secrets_in_the_file_are_hidden(exo, home):

@@ -206,3 +206,18 @@ def test_offline_forbids_even_with_pull(shelf, monkeypatch):
 def test_the_config_is_read_anew(home, shelf):
     config.set_value("model", "tiny")
     assert context.choose().model == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("sampling = 3", "sampling"),
+        ("backends = 3", "backends"),
+        ("[backends]\nsample = 3", "backends.sample"),
+    ],
+)
+def test_what_should_be_a_table_is_named_by_its_key(home, text, key):
+    home.mkdir()
+    (home / "config.toml").write_text(text)
+    with pytest.raises(UsageError, match=rf"^{key} in the config must be a table\.$"):
+        context.choose("./nothing", "sample")

@@ -252,7 +252,8 @@ def test_a_pull_ends_by_its_signal_and_resumes(spawn, shelf, monkeypatch, number
     _wait_for(process.stderr, "Pulling tiny: 100 kB of 1.0 MB (10 %)")
     process.send_signal(number)
     assert process.wait(10) == -number
-    assert "Traceback" not in process.stderr.read()
+    last = process.stderr.read()
+    assert "Traceback" not in last and "tiny is kept for the next pull" in last
     assert (shelf / "tiny.part").stat().st_size == 100_000
     monkeypatch.setenv("SHELF_PAUSE", "0")
     again = spawn("models", "pull", "tiny")
@@ -294,7 +295,7 @@ def test_a_full_disk_under_stdout_is_one_line(spawn):
     with Path("/dev/full").open("w") as full:
         process = spawn("config", "path", stdout=full)
         assert process.wait(20) == 1
-    assert process.stderr.read() == "exo: No space left on device.\n"
+    assert process.stderr.read() == "exo: Standard output cannot be written: No space left on device.\n"
 
 
 @pytest.mark.parametrize(("redirect", "code"), [("<&-", 0), ("2>&-", 0), (">&-", 1)])
@@ -302,6 +303,26 @@ def test_closed_standard_streams(redirect, code, home):
     line = f'"{sys.executable}" -m exocli config path {redirect}'
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
     assert done.returncode == code and "Traceback" not in done.stderr
+
+
+def test_an_output_that_lacks_a_letter_gets_it_escaped(spawn, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    process = spawn("config", "set", "system", "tea ☕")
+    assert process.wait(20) == 0
+    process = spawn("config", "get", "system")
+    assert (process.wait(20), process.stdout.read()) == (0, "tea \\u2615\n")
+
+
+def test_words_that_are_not_utf8_are_a_usage_error(exo):
+    bad = os.fsdecode(b"caf\xe9")
+    for args in (
+        ["run", bad],
+        ["run", "-s", bad, "hi"],
+        ["run", "--stop", bad, "hi"],
+        ["config", "set", "system", bad],
+    ):
+        result = exo(*args)
+        assert result.code == 2 and "not UTF-8" in result.err and result.err.count("\n") == 1
 
 
 def test_a_terminal_gets_a_bar_and_a_dumb_one_does_not(spawn, shelf, monkeypatch):
