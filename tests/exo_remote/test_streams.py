@@ -178,7 +178,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.dictionaries(KEYS, JSON, max_size=5), max_size=4), st.sampled_from([Reply, OllamaReply]))
 def test_whatever_json_comes_only_our_own_errors_do(chunks: list[Any], kind: type[Reply]):
     reply = kind("id", "http://x")
