@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -40,6 +41,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def packages() -> Path:
     """node_modules with what package-lock.json names; npm ci compares each package with its hash there."""
+    if shutil.which("npm") is None:
+        pytest.fail("The web page's tests need npm: apt-get install npm.", pytrace=False)
     folder = HERE.parent / ".cache" / "web-node"
     folder.mkdir(parents=True, exist_ok=True)
     lock, done = HERE / "package-lock.json", folder / "node_modules" / "made-from.json"
@@ -66,18 +69,35 @@ def serving(web_home: Path) -> Iterator[Serving]:
         yield server
 
 
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    """One person's browser: its pages share what is kept, and no page may err or reach elsewhere."""
+@pytest.fixture(scope="package")
+def person(browser: Browser) -> Iterator[BrowserContext]:
+    """One browser profile for all tests: its cache of the page's files saves them most of their time."""
     context = browser.new_context(viewport={"width": 1100, "height": 760})
     context.set_default_timeout(10_000)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
-    wrong: list[str] = []
-    context.on("weberror", lambda error: wrong.append(str(error.error)))
-    context.on("console", lambda said: wrong.append(said.text) if _is_wrong(said.type, said.text) else None)
-    context.on("request", lambda asked: None if _is_here(asked.url) else wrong.append(asked.url))
     yield context
     context.close()
+
+
+@pytest.fixture
+def context(person: BrowserContext) -> Iterator[BrowserContext]:
+    """What its pages keep is forgotten after the test, and none of them may err or reach elsewhere."""
+    wrong: list[str] = []
+    listeners: dict[str, Callable[[Any], None]] = {
+        "weberror": lambda error: wrong.append(str(error.error)),
+        "console": lambda said: wrong.append(said.text) if _is_wrong(said.type, said.text) else None,
+        "request": lambda asked: None if _is_here(asked.url) else wrong.append(asked.url),
+    }
+    for event, listener in listeners.items():
+        person.on(event, listener)  # type: ignore[call-overload]
+    yield person
+    for page in person.pages:
+        origin = page.evaluate("location.origin")
+        kept = {"origin": origin, "storageTypes": "indexeddb,local_storage"}
+        person.new_cdp_session(page).send("Storage.clearDataForOrigin", kept)
+        page.close()
+    for event, listener in listeners.items():
+        person.remove_listener(event, listener)
     assert wrong == []
 
 

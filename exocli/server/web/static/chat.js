@@ -189,6 +189,13 @@ export class Chat extends EventTarget {
     }
   }
 
+  /** The page goes away: a reply on its way is kept as far as it got. */
+  leave() {
+    if (!this.live || this.live.elsewhere) return;
+    store.leave(this.last);
+    this.save();
+  }
+
   /** A reply that is "live" in what was kept is written by another tab, or its page is gone: the server
    *  knows which. Follows the one, marks the other. */
   async watch() {
@@ -204,6 +211,7 @@ export class Chat extends EventTarget {
     this.live = null;
     await this.reload();
     if (this.last?.state === "live") {
+      Object.assign(this.last, store.left(this.last.id));
       const state = this.last.text || this.last.reasoning ? "broken" : "failed";
       this.#end(this.last, state, "The page was closed or reloaded while this reply was on its way.");
     }

@@ -2,8 +2,8 @@
 
 export const $ = (id) => document.getElementById(id);
 
-/** An element. Props that begin with "on" are listeners; "class", "text" and "hidden" set what they say;
- *  the others are attributes (null and false leave them out). Children are nodes or strings. */
+/** An element. Props that begin with "on" are listeners, "text" is its text, the others are attributes
+ *  (null and false leave them out). Children are nodes or strings. */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {

@@ -188,7 +188,7 @@ document.addEventListener("keydown", (event) => {
 });
 addEventListener("hashchange", show);
 addEventListener("pagehide", () => {
-  for (const one of chats.values()) if (one.live && !one.live.elsewhere) one.save();
+  for (const one of chats.values()) one.leave();
 });
 
 api.onKeyNeeded((refused) =>

@@ -58,6 +58,24 @@ export function saveDraft(id, text, files) {
   return run("drafts", "readwrite", (store) => store.put({ id, text, files }));
 }
 
+const LEFT = "exo.left.";
+
+/** What a reply had when its page went away: a page that leaves has no time for the database. */
+export function leave({ id, text, reasoning }) {
+  try {
+    localStorage.setItem(LEFT + id, JSON.stringify({ text, reasoning }));
+  } catch {
+    // Full or off: what was saved last stands.
+  }
+}
+
+/** The same, once: {text, reasoning}, or null. */
+export function left(id) {
+  const found = localStorage.getItem(LEFT + id);
+  localStorage.removeItem(LEFT + id);
+  return JSON.parse(found);
+}
+
 /** Small choices that new chats begin with. */
 export function remembered() {
   try {
