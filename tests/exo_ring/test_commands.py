@@ -118,6 +118,7 @@ def test_another_model_and_another_version(folder: Path, tmp_path: Path) -> None
         (["-o", "hostfile=/no/hosts.json"], 2, "The hostfile /no/hosts.json cannot be read: No such file"),
         (["-o", "strategy=tensor", "-o", "ranks=3"], 2, "cannot run tensor parallel on 3 ranks: 4 attention"),
         (["-o", "split=3,4"], 2, "split=3,4 adds up to 7 layers; "),
+        (["-o", "ranks=7"], 2, "tiny has 6 layers, which 7 ranks cannot share: use fewer ranks."),
         (["-o", "ranks=1"], 2, "one rank is the backend mlx"),
     ],
 )

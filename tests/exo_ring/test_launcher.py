@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from exocli import ModelRef, UsageError
+from exocli import ModelRef, OutOfMemory, UsageError
 
 from exo_ring.launcher import launch, prefix
 from exo_ring.options import Options
@@ -29,6 +29,11 @@ def test_local_ranks() -> None:
     assert all(spec.data["seats"] == seats and spec.data["local_ranks"] == 3 for spec in specs)
     assert len({(spec.data["nonce"], spec.data["view"]) for spec in specs}) == 1
     assert len(launch(NOWHERE, Options())) == 2
+
+
+def test_more_ranks_than_the_machine_has_memory_for() -> None:
+    with pytest.raises(OutOfMemory, match="999999 ranks on this machine need"):
+        launch(NOWHERE, Options(ranks=999_999))
 
 
 def test_two_rings_are_told_apart() -> None:

@@ -16,9 +16,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from exocli import ModelRef, WorkerSpec
+from exocli import ModelRef, OutOfMemory, WorkerSpec
 
-from exo_mlx import models
+from exo_mlx import memory, models
 from exo_ring import hostfile, model_files, plan
 from exo_ring.hostfile import Host
 from exo_ring.options import DEFAULT_LAUNCHER, DEFAULT_RANKS, Options
@@ -36,6 +36,7 @@ def launch(ref: ModelRef, options: Options) -> Sequence[WorkerSpec]:
     if options.hostfile is None:
         size = options.ranks or DEFAULT_RANKS
         _refuse_early(ref, options, size)
+        _check_room(options, size)
         return _local(ref, size)
     found = hostfile.read(Path(options.hostfile).expanduser())
     _refuse_early(ref, options, len(found.hosts))
@@ -67,6 +68,18 @@ def _refuse_early(ref: ModelRef, options: Options, size: int) -> None:
     if folder is not None and folder.is_dir():
         shape = model_files.read_shape(folder)
         plan.refuse(shape, size, strategy=options.strategy, split=options.split, name=folder.name)
+
+
+def _check_room(options: Options, size: int) -> None:
+    """Python and the libraries alone, for so many ranks on this machine. Raises OutOfMemory."""
+    free, needed = memory.available(), size * plan.OVERHEAD
+    if free is not None and free < needed and not options.force:
+        raise OutOfMemory(
+            f"{size} ranks on this machine need {memory.human(needed)} of memory before any weights, and "
+            f"{memory.human(free)} are free: use fewer ranks.",
+            needed=needed,
+            available=free,
+        )
 
 
 def _local(ref: ModelRef, size: int) -> Sequence[WorkerSpec]:

@@ -128,13 +128,15 @@ def refuse(
         kinds = ", ".join(PIPELINE_KINDS)
         text = f'The ring cannot split a "{shape.kind}" model by layers (it can split {kinds}), '
         raise UsageError(f"{text}and for tensor parallelism {against}.")
+    layers = len(shape.layers)
+    if size > layers and against is not None:
+        raise UsageError(f"{name} has {layers} layers, which {size} ranks cannot share: use fewer ranks.")
     if split is not None:
         text = ",".join(str(count) for count in split)
         if len(split) != size:
             raise UsageError(f"split={text} names {len(split)} ranks; the ring has {size}.")
-        if sum(split) != len(shape.layers):
-            have = len(shape.layers)
-            raise UsageError(f"split={text} adds up to {sum(split)} layers; {name} has {have}.")
+        if sum(split) != layers:
+            raise UsageError(f"split={text} adds up to {sum(split)} layers; {name} has {layers}.")
 
 
 def why_not_tensor(shape: Shape, size: int) -> str | None:
@@ -170,7 +172,7 @@ def by_memory(shape: Shape, machines: Sequence[Machine]) -> list[int]:
     """
     count, size = len(shape.layers), len(machines)
     if size > count:
-        raise UsageError(f"The model has {count} layers, which {size} ranks cannot share.")
+        raise UsageError(f"The model has {count} layers, which {size} ranks cannot share: use fewer ranks.")
     known = [m.total / m.ranks for m in machines if m.total]
     room = [m.total / m.ranks if m.total else (sum(known) / len(known) if known else 1.0) for m in machines]
 
