@@ -98,7 +98,7 @@ def new(settings: Globals, name: str, parent: Path) -> None:
     folder = scaffold.write(name, parent)
     settings.note(
         f"{folder} is a plugin with a backend that answers. Next:\n"
-        f"  pip install -e {folder}\n"
+        f"  {sys.executable} -m pip install -e {folder} pytest\n"
         f'  exo run -b {scaffold.backend_name(name)} "hello"\n'
         f"  exo plugins test {scaffold.backend_name(name)}"
     )

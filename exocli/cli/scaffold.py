@@ -66,7 +66,7 @@ packages = ["@MODULE@"]
 _README = """\
 # @DIST@
 
-    pip install -e .
+    pip install -e . pytest
     exo run -b @NAME@ "hello"
     exo plugins check @NAME@
     exo plugins test @NAME@

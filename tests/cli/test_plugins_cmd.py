@@ -124,7 +124,8 @@ def test_check_finds_what_loading_cannot_see(exo, site):
 def test_new_is_a_plugin_whose_own_tests_pass(exo, tmp_path, monkeypatch):
     result = exo("plugins", "new", "exo-my-engine", "--dir", str(tmp_path))
     folder = tmp_path / "exo-my-engine"
-    assert result.code == 0 and "pip install -e" in result.err
+    assert result.code == 0 and f"{sys.executable} -m pip install -e" in result.err
+    assert "pytest\n" in result.err, "its test, the last step, needs it"
     monkeypatch.syspath_prepend(str(folder))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "tests")],
