@@ -37,7 +37,9 @@ def outcome(cases: list[Any], size: int, folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answers[-1][1].splitlines()]
 
 
-@pytest.mark.parametrize("cases", [TWO, THREE], ids=["2 ranks", "3 ranks"])
+@pytest.mark.parametrize(
+    "cases", [TWO, pytest.param(THREE, marks=pytest.mark.soak)], ids=["2 ranks", "3 ranks"]
+)
 def test_as_on_one_rank(cases: list[Any], tmp_path: Path) -> None:
     found = outcome(cases, len(cases[0][1]), tmp_path)
     assert [f["case"] for f in found] == cases

@@ -32,9 +32,10 @@ def test_traps(size: int, tmp_path: Path) -> None:
                 assert line["found"] == 30
 
 
-async def test_unlike_blas_on_two_ranks(make: Make) -> None:
+@pytest.mark.parametrize("tokens", [40, pytest.param(200, marks=pytest.mark.soak)])
+async def test_unlike_blas_on_two_ranks(make: Make, tokens: int) -> None:
     """Logits that differ in the last digits: the tokens are one rank's alone, so nobody waits for ever."""
     unlike = make(opener="open_unlike")
-    found = await reply(unlike, "once upon a time", task="complete", max_tokens=200)
-    assert end(found).reason == "length" and end(found).usage.completion_tokens == 200
+    found = await reply(unlike, "once upon a time", task="complete", max_tokens=tokens)
+    assert end(found).reason == "length" and end(found).usage.completion_tokens == tokens
     assert text(found)
