@@ -123,11 +123,23 @@ def test_mistakes_are_one_line(server: Serving, exo: Exo):
 def test_stop_unloads_now_or_once_idle(server: Serving, exo: Exo):
     thread = forever(server, "busy")
     waits = exo("stop", "scripted", url=server.url)
-    assert waits.stdout == "scripted will be unloaded once its 1 requests are done.\n"
+    assert waits.stdout == "scripted will be unloaded once its request is done.\n"
     exo("cancel", "busy", url=server.url)
     thread.join(5)
     assert json.loads(exo("ps", "--json", url=server.url).stdout)["models"] == []
     server.post(CHAT.path, CHAT.body("back again"), headers=HEADERS)
     assert exo("stop", "scripted", url=server.url).stdout == "scripted is unloaded.\n"
     assert json.loads(exo("ps", "--json", url=server.url).stdout)["models"] == []
-    assert exo("stop", "nothing", url=server.url).returncode == 1
+    unknown = exo("stop", "nothing", url=server.url)
+    assert (unknown.returncode, unknown.stderr.count("\n")) == (3, 1)
+
+
+def test_this_machine_is_never_asked_through_a_proxy(
+    server: Serving, exo: Exo, monkeypatch: pytest.MonkeyPatch
+):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{free.getsockname()[1]}"
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, dead)
+        assert exo("ps", url=server.url).returncode == 0
