@@ -6,6 +6,7 @@ The measuring is exocli/benchmarks.py; here are the flags and the report.
 from __future__ import annotations
 
 import asyncio
+import shlex
 from typing import Any
 
 import click
@@ -22,6 +23,9 @@ from exocli.cli.render import Globals, pass_globals
 @option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds to compare.")
 @option("--cancels", type=click.IntRange(min=0), default=60, show_default=True, help="Cancels to time.")
 @option("--requests", type=click.IntRange(min=0), default=200, show_default=True, help="For the memory.")
+@option("--serve", is_flag=True, help='Measure what "exo serve" costs instead.')
+@option("--peer", metavar="COMMAND", help="With --serve: another server of this model; {port} is its port.")
+@option("--peer-model", metavar="NAME", default="default_model", help="What the peer calls the model.")
 @pull_option
 @json_option
 @pass_globals
@@ -33,16 +37,28 @@ def bench(
     rounds: int,
     cancels: int,
     requests: int,
+    serve: bool,
+    peer: str | None,
+    peer_model: str,
     pull: bool,
     as_json: bool,
 ) -> None:
     """Measure a backend with a model: speed, cancel latency, memory, and what exo itself costs."""
-    from exocli import benchmarks
-
     chosen = context.choose(model, backend, pairs)
-    path = pulling.ensure(chosen, settings, yes=pull)
-    plan = benchmarks.Plan(rounds=rounds, cancels=cancels, requests=requests)
-    report = asyncio.run(benchmarks.measure(chosen.session(path), plan, settings.note))
+    session = chosen.session(pulling.ensure(chosen, settings, yes=pull))
+    if serve:
+        from exocli.server import bench as serving
+
+        flags = ["-m", chosen.model, "-b", chosen.backend]
+        load = serving.Plan(rounds=rounds, requests=requests)
+        other = shlex.split(peer) if peer else None
+        work = serving.measure(session, flags, load, settings.note, other, peer_model)
+    else:
+        from exocli import benchmarks
+
+        plan = benchmarks.Plan(rounds=rounds, cancels=cancels, requests=requests)
+        work = benchmarks.measure(session, plan, settings.note)
+    report = asyncio.run(work)
     if as_json:
         render.print_json(report)
     else:
