@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 from exo_mlx import blas
 
 CACHE = Path(__file__).parent / ".cache" / "exo"
+
+# Started in the background (CI, nohup) SIGINT may be ignored, which every child would inherit: Ctrl-C is tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before any test module imports mlx: what runs in this process should run on the fast BLAS as well.
 blas.prepare(CACHE.parent / "blas")

@@ -93,19 +93,6 @@ def test_plain_text_alone_on_stdout(spawn: Spawn) -> None:
     assert err == ""
 
 
-def interrupt_in_prefill(process: subprocess.Popen[str], chunks: int = 3) -> list[dict[str, Any]]:
-    assert process.stdout is not None
-    seen = []
-    for line in process.stdout:
-        seen.append(json.loads(line))
-        if sum(e["type"] == "progress" for e in seen) == chunks:
-            os.kill(process.pid, signal.SIGINT)
-            break
-    seen += events(process.stdout.read())
-    process.wait()
-    return seen
-
-
 def children(pid: int) -> list[int]:
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(child) for child in found]
@@ -114,10 +101,13 @@ def children(pid: int) -> list[int]:
 def test_sigint_in_prefill(spawn: Spawn, document: str) -> None:
     process = spawn(*EXO, "run", "--json", "-f", document, "What is this?")
     assert process.stdout is not None
-    process.stdout.readline()
-    process.stdout.readline()
+    progress = 0
+    while progress < 3:
+        progress += json.loads(process.stdout.readline())["type"] == "progress"
     workers = children(process.pid)
-    seen = interrupt_in_prefill(process)
+    os.kill(process.pid, signal.SIGINT)
+    seen = events(process.stdout.read())
+    process.wait()
     assert process.returncode == -signal.SIGINT
     last = seen[-1]
     assert last["reason"] == "cancelled"
@@ -164,9 +154,10 @@ def test_sigterm_ends_as_sigterm(spawn: Spawn, document: str) -> None:
 def test_sigint_while_loading(spawn: Spawn) -> None:
     process = spawn(*EXO, "run", "--json", "Hello")
     assert process.stdout is not None
-    while json.loads(process.stdout.readline())["type"] != "status":
-        pass
+    while "done" not in json.loads(process.stdout.readline()):
+        pass  # the worker is there and has begun to load
     workers = children(process.pid)
+    assert workers
     os.kill(process.pid, signal.SIGINT)
     last = events(process.stdout.read())[-1]
     process.wait()
