@@ -14,7 +14,7 @@ from exo_mlx import blas
 
 CACHE = Path(__file__).parent / ".cache" / "exo"
 
-# Started in the background (CI, nohup) SIGINT may be ignored, which every child would inherit: Ctrl-C is tested.
+# Started in the background (nohup, CI) SIGINT may be ignored, which children inherit; we test Ctrl-C in them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before any test module imports mlx: what runs in this process should run on the fast BLAS as well.
