@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from exocli.cancel import CancelToken
-from exocli.errors import Unsupported
+from exocli.errors import BadRequest, Unsupported
 
 if TYPE_CHECKING:  # for annotations alone: `exo --help` does without these modules
     from exocli.types import JSON, Event, Prepared, Request, Task
@@ -389,11 +389,14 @@ def from_generator(
 
 
 def check_supported(request: Request, capabilities: Capabilities, backend: str) -> None:
-    """Raises Unsupported, naming the field, for what the capabilities do not name."""
+    """Raises Unsupported, naming the field, for what the capabilities do not name; BadRequest for a chat
+    without messages, so that no engine has to expect one."""
 
     def refuse(field_name: str, what: str) -> None:
         raise Unsupported(f"The backend {backend} does not offer {what}.", field=field_name)
 
+    if request.task == "chat" and not request.messages:
+        raise BadRequest("There are no messages.", field="messages")
     if request.task not in capabilities.tasks:
         refuse("task", f'the task "{request.task}"')
     if request.tools and not capabilities.tools:
