@@ -80,13 +80,19 @@ export class Composer {
     this.#changed();
   }
 
-  /** The draft of another conversation. */
+  /** The draft of another conversation. What is typed before it was found stays. */
   async open(id) {
+    if (this.#draft !== null && this.#draft !== id) {
+      this.input.value = "";
+      this.files = [];
+    }
     this.#draft = id;
     const found = await store.loadDraft(id).catch(() => null);
     if (this.#draft !== id) return;
-    this.input.value = found?.text ?? "";
-    this.files = found?.files ?? [];
+    if (!this.input.value && !this.files.length) {
+      this.input.value = found?.text ?? "";
+      this.files = found?.files ?? [];
+    }
     this.#list();
     this.#fit();
     this.#ready();
