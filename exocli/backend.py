@@ -390,12 +390,12 @@ def from_generator(
 
 def check_supported(request: Request, capabilities: Capabilities, backend: str) -> None:
     """Raises Unsupported, naming the field, for what the capabilities do not name; BadRequest for a chat
-    without messages, so that no engine has to expect one."""
+    without anything to answer, so that no engine has to expect one."""
 
     def refuse(field_name: str, what: str) -> None:
         raise Unsupported(f"The backend {backend} does not offer {what}.", field=field_name)
 
-    if request.task == "chat" and not request.messages:
+    if request.task == "chat" and not request.messages and request.prompt is None:
         raise BadRequest("There are no messages.", field="messages")
     if request.task not in capabilities.tasks:
         refuse("task", f'the task "{request.task}"')

@@ -85,6 +85,8 @@ class Preparer:
 
     def _render(self, request: Request) -> str:
         messages = [_plain(i, message) for i, message in enumerate(request.messages)]
+        if not messages:
+            raise BadRequest("There are no messages.", field="messages")
         if not self._tokenizer.has_chat_template:
             raise BadRequest(
                 f"{self._name} has no chat template (it is a base model): it can complete a text, not chat."
