@@ -18,7 +18,7 @@ from exocli.runtime import group
 from exocli.runtime.session import Session
 
 from tests.runtime.conftest import Make
-from tests.support.runtime import ROOT, alive, end, is_progress, is_text, reply, text, wait_gone
+from tests.support.runtime import ROOT, alive, children, end, is_progress, is_text, reply, text, wait_gone
 
 
 async def works_again(session: Session) -> None:
@@ -71,17 +71,13 @@ async def test_killed_while_idle_and_noticed(make: Make) -> None:
 
 async def test_killed_while_it_loads(make: Make) -> None:
     session = make(hang_open=True)
-    loads = asyncio.Event()
+    loads, before = asyncio.Event(), children()
     task = asyncio.create_task(session.load(lambda *_: loads.set()))
     await loads.wait()
-    (child,) = [int(p) for p in children()]
+    (child,) = children() - before
     os.kill(child, signal.SIGKILL)
     with pytest.raises(WorkerDied, match="SIGKILL"):
         await task
-
-
-def children() -> list[str]:
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
 async def test_a_prompt_that_kills_the_worker_while_it_is_prepared_is_tried_once_more(make: Make) -> None:
