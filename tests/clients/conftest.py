@@ -43,8 +43,10 @@ def python() -> Path:
 
     def make() -> None:
         if not binary.exists():
-            venv.create(folder, with_pip=True, clear=True)
-        command = [str(binary), "-m", "pip", "install", "-q", "-r", str(wanted)]
+            venv.create(folder, clear=True)
+        # Our own pip is newer than the one a venv begins with, and several times as fast.
+        pip = [sys.executable, "-m", "pip", "--python", str(binary)]
+        command = [*pip, "install", "-q", "--no-compile", "-r", str(wanted)]
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
 
     _once(folder, wanted, make)
