@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     )
     from exocli.hookspecs import hookimpl
     from exocli.types import (
+        Embedding,
         Event,
         Finished,
         Message,
@@ -82,6 +83,7 @@ __all__ = [
     "Choice",
     "CommandSpec",
     "ContextOverflow",
+    "Embedding",
     "EngineBase",
     "EngineFailed",
     "Event",
@@ -170,6 +172,7 @@ _HOME = {
     ),
     "exocli.hookspecs": ("hookimpl",),
     "exocli.types": (
+        "Embedding",
         "Event",
         "Finished",
         "Message",

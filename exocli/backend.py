@@ -85,13 +85,15 @@ class ModelRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """One model that is here. `size` in bytes on disk; `details` is free (layers, dtype, context …)."""
+    """One model that is here. `size` in bytes on disk; `details` is free (layers, dtype, context …);
+    `tasks`: what it is for, as far as its files tell; empty = they do not."""
 
     name: str
     path: str
     size: int
     source: str
     details: Mapping[str, JSON] = field(default_factory=dict)
+    tasks: tuple[Task, ...] = ()
 
 
 ProgressFn = Callable[[int, int], None]
@@ -281,7 +283,8 @@ class StepEngine(EngineBase, ABC):
 
     @abstractmethod
     def step(self) -> Sequence[Event]:
-        """At most one prefill chunk and one decode token for every live request. Look at each
+        """At most one prefill chunk and one decode token for every live request; of an `embed` at most
+        a bounded batch of its texts, a Progress and an Embedding for each. Look at each
         request's cancel token first: drop the cancelled ones, keep their KV, and answer
         `Finished("cancelled")` with phase, processed, total and kept_tokens. Exactly one Finished a
         request, in the same step on every rank. An exception here ends the worker."""
@@ -387,18 +390,35 @@ def from_generator(
 
 # ------------------------------------------------------------------------------------------- checking
 
+TASK_WORDS: Mapping[str, str] = {
+    "chat": "chat",
+    "complete": "complete a text",
+    "embed": "make embeddings",
+    "image": "make images",
+}
+"""What a model does, in words for a person, by its task."""
+
+
+def check_task(task: Task, tasks: Sequence[Task], who: str) -> None:
+    """Raises Unsupported that says what `who` is for instead; details: `tasks`."""
+    if task not in tasks:
+        able = " and ".join(TASK_WORDS.get(one, one) for one in tasks) or "nothing"
+        text = f"{who} cannot {TASK_WORDS.get(task, task)}, only {able}."
+        raise Unsupported(text, field="task", tasks=list(tasks))
+
 
 def check_supported(request: Request, capabilities: Capabilities, backend: str) -> None:
     """Raises Unsupported, naming the field, for what the capabilities do not name; BadRequest for a chat
-    without anything to answer, so that no engine has to expect one."""
+    without anything to answer and an embed without texts, so that no engine has to expect one."""
 
     def refuse(field_name: str, what: str) -> None:
         raise Unsupported(f"The backend {backend} does not offer {what}.", field=field_name)
 
+    check_task(request.task, capabilities.tasks, request.model or f"The backend {backend}")
+    if request.task == "embed" and not request.inputs:
+        raise BadRequest("There are no texts to embed.", field="input")
     if request.task == "chat" and not request.messages and request.prompt is None:
         raise BadRequest("There are no messages.", field="messages")
-    if request.task not in capabilities.tasks:
-        refuse("task", f'the task "{request.task}"')
     if request.tools and not capabilities.tools:
         refuse("tools", "tools")
     if request.format is not None and not capabilities.schema:

@@ -77,6 +77,8 @@ class Request:
 
     `logprobs`: None off, else how many alternatives a token (0 = the chosen one alone).
     `continue_last`: the last message is an assistant's that is to be continued, not answered.
+    `inputs`: the texts of an `embed`, one vector each; `truncate` cuts those that are too long for the
+    model, which are refused otherwise; `dimensions`: the length of the vectors, None = the model's own.
     `options`: what the backend's `request_options` dataclass takes beyond these.
     """
 
@@ -95,6 +97,9 @@ class Request:
     reasoning: bool | str | None = None
     template_kwargs: Mapping[str, JSON] = field(default_factory=dict)
     continue_last: bool = False
+    inputs: tuple[str, ...] = ()
+    truncate: bool = False
+    dimensions: int | None = None
     options: Mapping[str, JSON] = field(default_factory=dict)
 
 
@@ -102,9 +107,10 @@ class Request:
 class Prepared:
     """A validated request, as the log carries it to every rank: nothing in it is left to decide.
 
-    `tokens` are the prompt's ids; `settings` is the engine's own plain data (end tokens, stop strings,
-    sampling), the same bytes on every rank; `reuse` names a kept KV cache and how many of its tokens
-    serve; `prompt_tokens` and `max_tokens` are what admission counts.
+    `tokens` are the prompt's ids (of an `embed` those of all texts, one after the other); `settings` is
+    the engine's own plain data (end tokens, stop strings, sampling), the same bytes on every rank;
+    `reuse` names a kept KV cache and how many of its tokens serve; `prompt_tokens` and `max_tokens` are
+    what admission counts.
     """
 
     id: str
@@ -183,6 +189,16 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Embedding:
+    """What an `embed` makes of `Request.inputs[index]`. Every text has one; they come in any order."""
+
+    id: str
+    index: int
+    vector: tuple[float, ...]
+    type: Literal["embedding"] = "embedding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -230,7 +246,7 @@ class Finished:
     type: Literal["finished"] = "finished"
 
 
-Event: TypeAlias = Started | Status | Progress | Text | Reasoning | ToolCall | Finished
+Event: TypeAlias = Started | Status | Progress | Text | Reasoning | ToolCall | Embedding | Finished
 EVENT_TYPES: dict[str, type[Event]] = {
     "started": Started,
     "status": Status,
@@ -238,6 +254,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
     "text": Text,
     "reasoning": Reasoning,
     "tool_call": ToolCall,
+    "embedding": Embedding,
     "finished": Finished,
 }
 _NESTED: dict[str, type[Usage | Timing | Receipt]] = {"usage": Usage, "timing": Timing, "cancel": Receipt}
@@ -271,6 +288,8 @@ def event_from_json(data: Mapping[str, JSON]) -> Event | None:
         if isinstance(kwargs.get(name), Mapping):
             known = {f.name for f in fields(nested)}
             kwargs[name] = nested(**{k: v for k, v in kwargs[name].items() if k in known})
+    if cls is Embedding:
+        kwargs["vector"] = tuple(kwargs["vector"])
     return cls(**kwargs)
 
 
@@ -283,7 +302,7 @@ def request_from_json(data: Mapping[str, JSON]) -> Request:
     if sampling.get("logit_bias"):
         sampling["logit_bias"] = {int(k): float(v) for k, v in sampling["logit_bias"].items()}
     kwargs["sampling"] = Sampling(**sampling)
-    for name in ("stop", "tools"):
+    for name in ("stop", "tools", "inputs"):
         kwargs[name] = tuple(kwargs.get(name) or ())
     return Request(**kwargs)
 

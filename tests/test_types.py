@@ -66,6 +66,8 @@ def events(cls: type[Any]) -> st.SearchStrategy[Any]:
     values |= {"type": st.just(cls.__dataclass_fields__["type"].default)}
     if "logprobs" in values:
         values["logprobs"] = st.none() | st.lists(without_none, max_size=2)
+    if "vector" in values:
+        values["vector"] = st.lists(floats, max_size=3).map(tuple)
     return st.builds(cls, **values)
 
 

@@ -169,10 +169,12 @@ class Chat:
             self._loads.cancel()
 
     def _check_can_chat(self) -> None:
-        """Raises Unavailable for a model that only completes text, which is known once it is open."""
-        if self._session.loaded and "chat" not in self._session.capabilities.tasks:
-            name = self._session.model
-            raise Unavailable(f"{name} cannot chat (it has no chat template): choose another one with -m.")
+        """Raises Unavailable for a model of another kind, which is known once it is open."""
+        tasks = self._session.capabilities.tasks
+        if self._session.loaded and "chat" not in tasks:
+            why = "it has no chat template" if "complete" in tasks else "it is not made for it"
+            text = f"{self._session.model} cannot chat ({why}): choose another one with -m."
+            raise Unavailable(text)
 
     def _save(self) -> None:
         if self._store is None:

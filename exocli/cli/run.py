@@ -246,7 +246,8 @@ class _Run:
 
 def _wants_completion(finished: Finished) -> bool:
     error = finished.error or {}
-    return error.get("code") == "unsupported" and (error.get("details") or {}).get("field") == "task"
+    details = error.get("details") or {}
+    return details.get("field") == "task" and "complete" in details.get("tasks", ())
 
 
 def _kept_nothing(finished: Finished) -> Finished:

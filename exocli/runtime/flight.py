@@ -114,6 +114,8 @@ def measured(flight: Flight, finished: Finished) -> Finished:
             prefill = (usage.prompt_tokens - usage.cached_tokens) / (flight.first_text - flight.submitted)
         if usage.completion_tokens > 1 and now > flight.first_text:
             decode = (usage.completion_tokens - 1) / (now - flight.first_text)
+    elif flight.request.task == "embed" and flight.submitted is not None and now > flight.submitted:
+        prefill = usage.prompt_tokens / (now - flight.submitted)  # there is nothing to decode
     timing = Timing(
         ttft_s=round(ttft, 4),
         prefill_tps=round(prefill, 1),
