@@ -24,6 +24,9 @@ from exocli.types import Finished, Message, Progress, Request, Text
 Note = Callable[[str], None]
 
 STREAMS = 8
+ROUNDS_A_START = 4
+"""Rounds before ours and the baseline are both started anew, in the other order. Where a process's weights
+happen to lie in memory makes several percent for as long as it lives (two of ours differ by as much)."""
 WARM = 20
 """Requests after which memory is taken as settled, to compare with the end."""
 
@@ -42,7 +45,7 @@ class Plan:
 
 @dataclass
 class Sample:
-    """One request from the parent's side; seconds."""
+    """One request from the parent's side; seconds. `decode` runs from its first text to its last."""
 
     finished: Finished
     ttft: float
@@ -100,9 +103,9 @@ async def _one(session: Session, request: Request, cancel: CancelToken | None = 
     start = time.perf_counter()
     first = last = start
     async for event in session.stream(request, cancel):
-        last = time.perf_counter()
-        if isinstance(event, Text) and first == start:
-            first = last
+        if isinstance(event, Text):
+            last = time.perf_counter()
+            first = last if first == start else first
         if isinstance(event, Finished):
             if event.reason == "error":
                 raise from_dict(event.error or {})
@@ -113,13 +116,20 @@ async def _one(session: Session, request: Request, cancel: CancelToken | None = 
 
 async def _speed(session: Session, plan: Plan, note: Note) -> dict[str, Any]:
     baseline = _baseline(session)
+    both = [session] if baseline is None else [session, baseline]
     ours: list[Sample] = []
     bare: list[Finished] = []
     try:
-        if baseline is not None:
-            await baseline.load()
         for number in range(plan.rounds):
             note(f"speed: round {number + 1} of {plan.rounds}")
+            if baseline is not None and number and number % ROUNDS_A_START == 0:
+                both.reverse()
+                for one in both:
+                    await one.kill()
+            if number % ROUNDS_A_START == 0:
+                for one in both:
+                    await one.load()
+                await _one(session, _request(f"settle {number}", plan, tokens=1))  # its chunk size
             ours.append(await _one(session, _request(f"round {number}", plan)))
             if baseline is not None:
                 request = replace(_request(f"round {number}", plan), options={"chunk": session.chunk})
@@ -158,20 +168,19 @@ async def _batch(session: Session, plan: Plan, note: Note) -> dict[str, Any]:
     note(f"batch: {streams} at once")
     alone = await _one(session, _request("alone", plan, words=20))
 
-    started: list[float] = []
-    ended: list[float] = []
-    tokens = 0
+    times: list[list[float]] = [[] for _ in range(streams)]
 
     async def one(number: int) -> None:
-        nonlocal tokens
         async for event in session.stream(_request(f"batch {number}", plan, words=20)):
             if isinstance(event, Text):
-                started.append(time.perf_counter())
-                tokens += 1
-        ended.append(time.perf_counter())
+                times[number].append(time.perf_counter())
 
     await asyncio.gather(*(one(number) for number in range(streams)))
-    rate = tokens / (max(ended) - min(started)) if started else 0.0
+    # Only the time in which all of them decode: before it, prefill takes its share of every step.
+    begin = max((each[0] for each in times if each), default=0.0)
+    end = min((each[-1] for each in times if each), default=0.0)
+    tokens = sum(begin < at <= end for each in times for at in each)
+    rate = tokens / (end - begin) if end > begin else 0.0
     return {
         "streams": streams,
         "decode_tps": round(rate, 1),
