@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from exocli import (
     Receipt,
     Request,
     StepEngine,
-    Text,
     Usage,
 )
 from mlx_lm.generate import BatchGenerator, StopSequences
@@ -32,11 +31,11 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from exo_mlx import loader
 from exo_mlx.options import Options
+from exo_mlx.output import Output
 from exo_mlx.plugin import CAPABILITIES
 from exo_mlx.prefix_cache import KeptCaches, PrefixIndex, trimmable
 from exo_mlx.preparing import Preparer
 from exo_mlx.sampling import Settings, logprob_entry, make_sampler
-from exo_mlx.text import TextStream
 
 SMALLEST_SHARE = 8
 """Tokens a step of one prompt when several share the chunk."""
@@ -49,13 +48,10 @@ class _Live:
     prepared: Prepared
     cancel: CancelToken
     uid: int
-    text: TextStream
+    output: Output
     cached: int
     processed: int
     decoding: bool = False
-    completion: int = 0
-    top_logprobs: int | None = None
-    logprobs: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def id(self) -> str:
@@ -66,7 +62,8 @@ class _Live:
         return Usage(
             prompt_tokens=self.prepared.prompt_tokens,
             cached_tokens=self.cached,
-            completion_tokens=self.completion,
+            completion_tokens=self.output.tokens,
+            reasoning_tokens=self.output.reasoning_tokens,
         )
 
 
@@ -155,16 +152,13 @@ class MlxEngine(StepEngine):
             samplers=[self.sampler(sampling, vocabulary)],
             stop_sequences=[StopSequences([[token] for token in settings["end"]])],
         )
-        detokenizer = self._loaded.tokenizer.detokenizer
-        text = TextStream(detokenizer, settings["stop"], continuing=settings["continuing"])
         self._live[uid] = _Live(
             prepared=prepared,
             cancel=cancel,
             uid=uid,
-            text=text,
+            output=Output(prepared.id, self._loaded.tokenizer, settings),
             cached=cached,
             processed=cached,
-            top_logprobs=settings["logprobs"],
         )
         total = prepared.prompt_tokens
         self._events.append(Progress(id=prepared.id, processed=cached, total=total, cached=cached))
@@ -216,53 +210,43 @@ class MlxEngine(StepEngine):
 
     def _on_token(self, live: _Live, answer: Any) -> None:
         self._decoded += 1
-        stop: str | None = None
-        text = ""
         if answer.finish_reason != "stop":  # the generator's "stop" is an end token: it has no text
-            live.completion += 1
-            text, stop = live.text.feed(answer.token)
-            if live.top_logprobs is not None:
-                decode = self._loaded.tokenizer.decode
-                entry = logprob_entry(answer.logprobs, answer.token, live.top_logprobs, decode)
-                live.logprobs.append(entry)
-        if stop is None and answer.finish_reason is not None:
-            rest, stop = live.text.finish()
-            text += rest
-        self._say(live, text, last=stop is not None or answer.finish_reason is not None)
-        if stop is not None or answer.finish_reason is not None:
-            if answer.finish_reason is not None:
-                caches, tokens = answer.prompt_cache, answer.all_tokens
-            else:
-                caches, tokens = self._take_out(live)
-            self._keep(live, caches, tokens)
-            del self._live[live.uid]
-            reason: Any = "stop" if stop is not None else answer.finish_reason
-            self._events.append(Finished(id=live.id, reason=reason, stop=stop, usage=live.usage))
+            self._events += live.output.feed(answer.token, self._logprob(live, answer))
+        if answer.finish_reason is not None:
+            self._keep(live, answer.prompt_cache, answer.all_tokens)
+        elif live.output.stop is not None:
+            self._keep(live, *self._take_out(live))
+        else:
+            return
+        self._end(live, answer.finish_reason)
 
-    def _say(self, live: _Live, text: str, last: bool) -> None:
-        if text or (last and live.logprobs):
-            logprobs, live.logprobs = live.logprobs, []
-            known = logprobs if live.top_logprobs is not None else None
-            self._events.append(Text(id=live.id, text=text, logprobs=known))
+    def _logprob(self, live: _Live, answer: Any) -> dict[str, Any] | None:
+        top = live.prepared.settings["logprobs"]
+        if top is None:
+            return None
+        return logprob_entry(answer.logprobs, answer.token, top, self._loaded.tokenizer.decode)
+
+    def _end(self, live: _Live, reason: Any, cancel: Receipt | None = None) -> None:
+        del self._live[live.uid]
+        output = live.output
+        events, reason = output.finish(reason)
+        stop = output.stop
+        finished = Finished(id=live.id, reason=reason, stop=stop, usage=live.usage, cancel=cancel)
+        self._events += [*events, finished]
 
     # -------------------------------------------------------------------------------------- leaving
 
     def _leave(self, live: _Live) -> None:
         """A cancelled request leaves the batch; what was computed for it is kept."""
-        caches, tokens = self._take_out(live)
-        if live.decoding:
-            text, _ = live.text.finish()
-            self._say(live, text, last=True)
-        kept = self._keep(live, caches, tokens)
+        kept = self._keep(live, *self._take_out(live))
         receipt = Receipt(
             phase="decode" if live.decoding else "prefill",
             processed=live.processed,
             total=live.prepared.prompt_tokens,
             kept_tokens=kept,
         )
-        del self._live[live.uid]
         self._context.log(f"cancelled {live.id}: {receipt}")
-        self._events.append(Finished(id=live.id, reason="cancelled", usage=live.usage, cancel=receipt))
+        self._end(live, "cancelled", receipt)
 
     def _take_out(self, live: _Live) -> tuple[list[Any], list[int]]:
         with mx.stream(self._stream):
