@@ -138,17 +138,30 @@ def system_option(fn: F) -> F:
     return option("-s", "--system", type=Words(), metavar="TEXT", help="The system prompt.")(fn)
 
 
+_FORCE = "exocli.force"
+
+
 def engine_options(fn: F) -> F:
-    """`pairs`: the texts after -o, for `context.choose`."""
-    return option(
+    """`pairs`: the texts after -o, for `context.choose`; --force is one of them under a name of its own."""
+    pairs = option(
         "-o",
         "--option",
         "pairs",
         metavar="KEY=VALUE",
         multiple=True,
         shell_complete=complete_engine_option,
+        callback=lambda ctx, param, value: (*value, "force=true") if ctx.meta.get(_FORCE) else value,
         help='An option of the backend; "exo backends -v" lists them.',
-    )(fn)
+    )
+    force = option(
+        "--force",
+        is_flag=True,
+        is_eager=True,  # so that it is known when the pairs are read
+        expose_value=False,
+        callback=lambda ctx, param, value: ctx.meta.update({_FORCE: value}),
+        help="Load the model even if it seems not to fit in memory.",
+    )
+    return pairs(force(fn))
 
 
 def pull_option(fn: F) -> F:

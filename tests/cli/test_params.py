@@ -42,6 +42,13 @@ def test_flags():
     }
 
 
+def test_force_is_an_option_of_the_backend(monkeypatch):
+    assert run("-o", "a=1", "--force")["pairs"] == ("a=1", "force=true")
+    assert run("-o", "a=1")["pairs"] == ("a=1",)
+    monkeypatch.setenv("EXO_FORCE", "1")
+    assert run()["pairs"] == ("force=true",)
+
+
 def test_nothing_given_is_nothing_decided():
     given = run()
     assert given["sampling"] == Sampling() and given["max_tokens"] is None and given["stop"] == ()

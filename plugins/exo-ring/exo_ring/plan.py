@@ -281,7 +281,7 @@ def check_memory(plan: Plan, name: str) -> None:
             )
             raise OutOfMemory(
                 f"{name} needs {_gb(needed[host])} for {who} on {host}, where {_gb(have)} are free: give "
-                "it fewer layers with split=, add a machine, or load it all the same with force=true.",
+                "it fewer layers with split=, add a machine, or load it all the same with --force.",
                 rank=ranks[host][0],
                 host=host,
                 needed=needed[host],
