@@ -6,22 +6,16 @@ Knows mlx-lm; knows no requests and no names (models.py finds the folder).
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import mlx.core as mx
-import mlx.nn as nn
 from exocli import CancelToken, ModelBroken, ProgressFn
-from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model, load_tokenizer
 
-from exo_mlx import dense, folder, memory, models
-
-CpuDtype = Literal["auto", "float32", "keep"]
+from exo_mlx import folder, memory, models, weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +43,7 @@ class Loaded:
 def load(
     path: Path,
     *,
-    cpu_dtype: CpuDtype = "auto",
+    cpu_dtype: weights.CpuDtype = "auto",
     progress: ProgressFn = lambda done, total: None,
     force: bool = False,
     limit: int | None = None,
@@ -71,31 +65,21 @@ def load(
     if cut is not None:
         model = cut(model, config)
     free = memory.available() if limit is None else limit
-    notes: list[str] = []
-    to_float32 = mx.default_device() == mx.cpu and cpu_dtype != "keep"
-    if to_float32 and cpu_dtype == "auto" and not memory.fits(float32_bytes(model), free):
-        to_float32 = False
-        size = memory.human(float32_bytes(model))
-        notes.append(f"float32 weights would need {size}; they stay as they are, which is slow.")
-    if not force:
-        memory.check(float32_bytes(model) if to_float32 else _nbytes(model), free, path.name)
+    to_float32, notes = weights.settle(model, path.name, cpu_dtype, free, force)
     tokenizer = _open_tokenizer(found, config, generation)
-    if to_float32:
-        _make_float32(model, progress)
-    else:
-        _read(model, progress)
+    weights.bring(model, to_float32, progress)
     return Loaded(
         path=path,
         model=model,
         tokenizer=tokenizer,
         config=config,
         generation_config=generation,
-        dtype=_dtype(model),
+        dtype=weights.dtype_of(model),
         context=found.context,
         end_tokens=frozenset(int(token) for token in tokenizer.eos_token_ids),
-        nbytes=_nbytes(model),
+        nbytes=weights.nbytes(model),
         kv_bytes=memory.kv_bytes_per_token(model),
-        notes=tuple(notes),
+        notes=notes,
     )
 
 
@@ -144,79 +128,3 @@ def end_tokens(*configs: Mapping[str, Any]) -> list[int]:
             value = part.get("eos_token_id") if isinstance(part, Mapping) else None
             found.update(v for v in (value if isinstance(value, list) else [value]) if isinstance(v, int))
     return sorted(found)
-
-
-# --------------------------------------------------------------------------------------------- weights
-
-
-def _modules(model: Any) -> list[tuple[str, Any]]:
-    return list(tree_flatten(model.leaf_modules(), is_leaf=nn.Module.is_module))
-
-
-def _arrays(model: Any) -> list[tuple[str, Any]]:
-    return list(tree_flatten(model.parameters()))
-
-
-def _nbytes(model: Any) -> int:
-    return sum(int(array.nbytes) for _, array in _arrays(model))
-
-
-def float32_bytes(model: Any) -> int:
-    """Size of the weights if every floating one were float32, quantized ones written out. In bytes."""
-    bits = {name: module.bits for name, module in _modules(model) if "scales" in module}
-    total = 0
-    for path, array in _arrays(model):
-        owner, _, name = path.rpartition(".")
-        if owner not in bits:
-            total += int(array.size) * (4 if mx.issubdtype(array.dtype, mx.floating) else array.itemsize)
-        elif name == "weight":
-            total += int(array.size) * 32 // bits[owner] * 4
-        elif name == "bias":
-            total += int(array.size) * 4
-    return total
-
-
-def _make_float32(model: Any, progress: ProgressFn) -> None:
-    """Every floating weight becomes float32, one array at a time: never two copies of the model.
-
-    Norms too: one bfloat16 factor would take the whole computation off the BLAS.
-    """
-    done, total = 0, float32_bytes(model)
-    modules = _modules(model)
-    while modules:  # popped, so that each packed module is freed once its dense one is there
-        name, module = modules.pop()
-        if "scales" not in module or (new := dense.to_dense(module)) is None:
-            continue
-        model.update_modules(tree_unflatten([(name, new)]))
-        done += int(new.weight.nbytes)
-        progress(done, total)
-    arrays = _arrays(model)
-    while arrays:
-        name, array = arrays.pop()
-        if mx.issubdtype(array.dtype, mx.floating) and array.dtype != mx.float32:
-            array = array.astype(mx.float32)
-            model.update(tree_unflatten([(name, array)]))
-        mx.eval(array)
-    progress(total, total)
-    gc.collect()
-    mx.clear_cache()
-
-
-def _read(model: Any, progress: ProgressFn) -> None:
-    """Bring every array into memory."""
-    done, total = 0, _nbytes(model)
-    for _, array in _arrays(model):
-        mx.eval(array)
-        done += int(array.nbytes)
-        progress(done, total)
-
-
-def _dtype(model: Any) -> str:
-    """What most of the weights are: `4-bit`, `float32`, `bfloat16`."""
-    sizes: dict[str, int] = {}
-    for _, module in _modules(model):
-        bits = f"{module.bits}-bit" if "scales" in module else None
-        for _, array in tree_flatten(module.parameters()):
-            name = bits or str(array.dtype).removeprefix("mlx.core.")
-            sizes[name] = sizes.get(name, 0) + int(array.nbytes)
-    return max(sizes, key=lambda name: sizes[name], default="float32")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from exocli import OpenContext, StepEngine
 
 
@@ -10,6 +12,12 @@ def open_engine(context: OpenContext) -> StepEngine:
     from exo_mlx import blas
 
     context.log(f"blas: {blas.prepare(context.cache_dir, context.options.blas_threads)}")
+    from exo_mlx import sentence
+
+    if sentence.is_sentence_model(Path(context.model)):
+        from exo_mlx.embedding import EmbeddingEngine
+
+        return EmbeddingEngine(context)
     from exo_mlx.engine import MlxEngine
 
     return MlxEngine(context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from exocli import BackendSpec, Capabilities, hookimpl
 
@@ -11,11 +12,18 @@ CAPABILITIES = Capabilities(
     max_concurrency=8,
     logprobs=True,
     seed=True,
+    schema=True,
+    penalties=True,
     continue_last=True,
     cancel_prefill="chunk",
     cancel_decode="token",
     kv_on_cancel="kept",
 )
+"""Of a model that writes."""
+EMBEDDING_CAPABILITIES = Capabilities(
+    tasks=("embed",), max_concurrency=CAPABILITIES.max_concurrency, cancel_prefill="chunk"
+)
+"""Of a model that makes embeddings. A cancel is seen between batches of texts."""
 
 
 @hookimpl
@@ -27,10 +35,10 @@ def exo_backends() -> Iterable[BackendSpec]:
         protocol="step",
         place="worker",
         open="exo_mlx.opening:open_engine",
-        open_options="exo_mlx.options:Options",
+        open_options="exo_mlx.options:LocalOptions",
         probe="exo_mlx.probe:probe",
         doctor="exo_mlx.probe:checks",
         baseline="exo_mlx.baseline:open_bare",
         models="exo_mlx.models:source",
-        capabilities=CAPABILITIES,
+        capabilities=replace(CAPABILITIES, tasks=(*CAPABILITIES.tasks, *EMBEDDING_CAPABILITIES.tasks)),
     )
