@@ -82,10 +82,7 @@ def _sampling(key: str, rest: list[str], text: str) -> Any:
 
     _need(key, rest, 1, "sampling.NAME")
     value = _field(Sampling, key, rest[0], text)
-    try:
-        params.check_sampling(rest[0], value)
-    except click.BadParameter as error:
-        raise UsageError(f"{key}: {error.message}") from error
+    params.require_sampling(key, rest[0], value)
     return value
 
 
@@ -120,6 +117,11 @@ def _guess(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def unknown() -> list[str]:
+    """Keys at the top of the file that nothing reads: a slip of the pen, or from another version."""
+    return [key for key in config.load() if key not in TOP]
 
 
 # --------------------------------------------------------------------------------------- completion

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from exocli import config, names, options, plugins
 from exocli.backend import Availability, BackendSpec, Catalog, ModelRef, ModelSource, load_object
+from exocli.cli import params
 from exocli.errors import BackendNotFound, ExoError, ModelNotFound, Unavailable, UsageError
 from exocli.plugins import Registered
 
@@ -351,7 +352,10 @@ def _sampling(entry: Mapping[str, Any], above: str) -> dict[str, Any]:
 
     table = _table(entry, "sampling", above)
     built = options.as_dict(options.build(Sampling, [table], f"{above}sampling in the config"))
-    return {key: value for key, value in built.items() if value is not None}
+    found = {key: value for key, value in built.items() if value is not None}
+    for key, value in found.items():
+        params.require_sampling(f"{above}sampling.{key} in the config", key, value)
+    return found
 
 
 # ------------------------------------------------------------------------------------------ pulling

@@ -16,7 +16,7 @@ import click
 
 from exocli import config, plugins
 from exocli.backend import BackendSpec, Check, load_object
-from exocli.cli import context, render
+from exocli.cli import config_keys, context, render
 from exocli.cli.params import json_option
 from exocli.cli.render import size_text
 from exocli.errors import ExoError
@@ -55,6 +55,7 @@ def _areas() -> Iterator[tuple[str, Callable[[], Iterator[Check]]]]:
     yield "this machine", _machine
     yield "folders", _folders
     yield "plugins", _plugins
+    yield "exo chat", _default
     try:
         backends = plugins.manager().backends
     except ExoError:  # a broken config: `_plugins` has said so
@@ -133,6 +134,9 @@ def _folders() -> Iterator[Check]:
         config.load()
         exists = "" if config.config_path().exists() else " (not there yet)"
         yield Check(name="config", text=f"{config.config_path()}{exists}")
+        for key in config_keys.unknown():
+            hint = f"the keys are: {', '.join(config_keys.TOP)}"
+            yield Check(name="config", text=f'nothing reads its "{key}"', state="warning", hint=hint)
     except ExoError as error:
         yield Check(name="config", text=error.message, state="problem", hint="correct or remove it")
     for name, path in (
@@ -163,6 +167,16 @@ def _plugins() -> Iterator[Check]:
     for problem in found.problems:
         hint = f"upgrade or remove {problem.distribution}"
         yield Check(name=problem.plugin, text=str(problem), state="warning", hint=hint)
+
+
+def _default() -> Iterator[Check]:
+    """What a chat would start with, were it started now."""
+    try:
+        choice = context.choose()
+    except ExoError as error:
+        yield Check(name="default", text=error.message, state="problem", hint='see "exo config show"')
+        return
+    yield Check(name="default", text=f"{choice.model} on {choice.backend} ({choice.why})")
 
 
 def _backend(spec: BackendSpec) -> Iterator[Check]:

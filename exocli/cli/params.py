@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from exocli.errors import UsageError
+
 if TYPE_CHECKING:
     from exocli.types import Sampling
 
@@ -185,11 +187,14 @@ _SAMPLING = (
 )
 
 
-def check_sampling(name: str, value: Any) -> None:
-    """Raises click.BadParameter if the flag of this name would not take the value."""
+def require_sampling(where: str, name: str, value: Any) -> None:
+    """Raises UsageError, naming `where`, if the flag of this name would not take the value."""
     for flag, kind, _, _ in _SAMPLING:
         if flag == "--" + name.replace("_", "-") and value is not None:
-            kind.convert(value, None, None)
+            try:
+                kind.convert(value, None, None)
+            except click.BadParameter as error:
+                raise UsageError(f"{where}: {error.message}") from error
 
 
 def sampling_options(fn: F) -> F:

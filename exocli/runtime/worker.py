@@ -20,6 +20,7 @@ from typing import Any
 from exocli.backend import OpenContext, ProgressFn, StepEngine, StreamEngine, load_object
 from exocli.cancel import CancelToken
 from exocli.errors import EngineFailed
+from exocli.options import build
 from exocli.runtime import wire
 from exocli.runtime.loop import Emit, Loop, StepLoop, StreamLoop, describe_error
 from exocli.types import to_json
@@ -48,7 +49,7 @@ def open_loop(order: dict[str, Any], emit: Emit, cancel: CancelToken, log: Calla
     context = OpenContext(
         backend=order["backend"],
         model=order["model"],
-        options=cls(**options) if cls else options,
+        options=build(cls, [options], f"the backend {order['backend']}") if cls else options,
         rank=order.get("rank", 0),
         size=order.get("size", 1),
         cache_dir=Path(order["cache_dir"]),

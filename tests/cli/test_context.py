@@ -221,3 +221,9 @@ def test_what_should_be_a_table_is_named_by_its_key(home, text, key):
     (home / "config.toml").write_text(text)
     with pytest.raises(UsageError, match=rf"^{key} in the config must be a table\.$"):
         context.choose("./nothing", "sample")
+
+
+def test_a_range_in_the_config_is_the_flags_own(home, shelf):
+    put(home, "[sampling]\ntop_p = 3\n")
+    with pytest.raises(UsageError, match=r"sampling.top_p in the config"):
+        context.choose("tiny")

@@ -36,6 +36,16 @@ def test_a_good_machine(exo, shelf, home):
     assert "warning  screws" in text and "→ tighten them" in text
 
 
+def test_a_config_that_cannot_work_is_found(exo, shelf, home):
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text('backend = "nosuch"\nmodell = "x"\n')
+    result = exo("doctor", "--json")
+    found = {(row["area"], row["state"]): row["text"] for row in json.loads(result.out)}
+    assert result.code == 1
+    assert '"nosuch"' in found["exo chat", "problem"]
+    assert '"modell"' in found["folders", "warning"]
+
+
 def test_what_is_broken_is_said_and_is_exit_1(exo, site, tmp_path, monkeypatch):
     write_distribution(site, "broken", "raise SystemExit(1)")
     write_distribution(
