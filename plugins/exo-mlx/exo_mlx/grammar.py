@@ -1,0 +1,144 @@
+"""From a format (JSON schema, regex, grammar) to a compiled grammar, with llguidance. Cached by content.
+
+The formats are those of `Request.format`: {"type": "json_object"}, {"type": "json_schema", "schema": …},
+{"type": "regex", "pattern": …}, {"type": "grammar", "syntax": "lark" | "gbnf", "grammar": …}. Knows the
+tokenizer; knows no requests in flight and touches no MLX array.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from exocli import BadRequest
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import any_to_lark
+from llguidance.hf import from_tokenizer
+
+KEPT = 64
+"""Compiled grammars; one holds from kilobytes to a few megabytes."""
+SYNTAXES = ("lark", "gbnf")
+
+# One line with at most one space after a comma or colon: a small model that may write white space where
+# the grammar has a free choice of it goes on with it for ever.
+JSON_OPTIONS: Any = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+# Its default bounds on time and memory; its messages without the grammar and the text in them.
+LIMITS = LLParserLimits(verbose_errors=False)
+
+
+class Grammars:
+    """Thread-safe. `name` is the model's, for messages. The first grammar costs up to a second more: the
+    tokenizer's vocabulary as a trie, which all grammars share."""
+
+    def __init__(self, tokenizer: Any, end_tokens: Iterable[int], name: str) -> None:
+        self._tokenizer = tokenizer
+        self._end = sorted(end_tokens)
+        self._name = name
+        self._trie: LLTokenizer | None = None
+        self._compiling = threading.Lock()
+        self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def start(self, format: Mapping[str, Any]) -> Future[LLMatcher]:
+        """The compiled grammar, to copy before use; compiled on a thread of its own if it is not known
+        yet. The future raises BadRequest naming what is wrong."""
+        key = json.dumps(format)  # not sorted: the order of a schema's properties is the reply's
+        with self._lock:
+            known = self._compiled.get(key)
+            if known is not None:
+                self._compiled.move_to_end(key)
+                return known
+            future = self._compiled[key] = Future()
+            if len(self._compiled) > KEPT:
+                self._compiled.popitem(last=False)
+        threading.Thread(target=self._fill, args=(future, format), name="exo-grammar", daemon=True).start()
+        return future
+
+    def compile(self, format: Mapping[str, Any]) -> LLMatcher:
+        """As `start`, waiting. Raises BadRequest."""
+        return self.start(format).result()
+
+    def tokens(self, text: str) -> list[int]:
+        """The text in this vocabulary, for a matcher that has to go on after it."""
+        with self._compiling:
+            return self._vocabulary().tokenize_str(text)
+
+    def is_special(self, token: int) -> bool:
+        """Is it a token that no text contains?"""
+        with self._compiling:
+            return self._vocabulary().is_special_token(token)
+
+    def _fill(self, future: Future[LLMatcher], format: Mapping[str, Any]) -> None:
+        try:
+            with self._compiling:
+                future.set_result(self._compile(format))
+        except BaseException as error:  # it is raised where the result is asked for
+            future.set_exception(error)
+
+    def _compile(self, format: Mapping[str, Any]) -> LLMatcher:
+        if not self._end:
+            raise _refused(f"{self._name} has no end token, so a reply in a format could not end.")
+        try:
+            text = translate(format)
+            matcher = LLMatcher(self._vocabulary(), text, log_level=0, limits=LIMITS)
+            matcher.compute_bitmask()  # finds what no text can match, and warms what copies share
+        except BadRequest:
+            raise
+        except Exception as error:  # the converters raise nearly anything for what they do not take
+            raise _refused(f"format cannot be used: {_line(str(error))}") from error
+        if matcher.stop_reason().startswith("NoExtension") and not matcher.is_accepting():
+            raise _refused("format cannot be used: no text matches it.")
+        if matcher.is_error():
+            raise _refused(f"format cannot be used: {_line(matcher.get_error())}")
+        return matcher
+
+    def _vocabulary(self) -> LLTokenizer:
+        if self._trie is None:
+            self._trie = from_tokenizer(self._tokenizer._tokenizer, eos_token=self._end)
+        return self._trie
+
+
+def translate(format: Mapping[str, Any]) -> str:
+    """llguidance's text for a format. Raises BadRequest, and what llguidance raises."""
+    match format.get("type"):
+        case "json_object":
+            return LLMatcher.grammar_from_json_schema({"type": "object"}, defaults=JSON_OPTIONS)
+        case "json_schema":
+            schema = format.get("schema")
+            if schema is True:
+                schema = {}
+            if schema is False:
+                raise _refused("format cannot be used: the schema false allows nothing.")
+            if not isinstance(schema, Mapping):
+                raise _refused("format needs a schema that is a JSON object.")
+            return LLMatcher.grammar_from_json_schema(dict(schema), defaults=JSON_OPTIONS)
+        case "regex":
+            return LLMatcher.grammar_from_regex(_text(format, "pattern"))
+        case "grammar":
+            syntax, grammar = format.get("syntax", "lark"), _text(format, "grammar")
+            if syntax not in SYNTAXES:
+                raise _refused(f"format.syntax must be one of {', '.join(SYNTAXES)}, not {syntax}.")
+            return LLMatcher.grammar_from_lark(any_to_lark(grammar) if syntax == "gbnf" else grammar)
+        case other:
+            raise _refused(f"format.type must be json_object, json_schema, regex or grammar, not {other}.")
+
+
+def _text(format: Mapping[str, Any], name: str) -> str:
+    value = format.get(name)
+    if not isinstance(value, str) or not value:
+        raise _refused(f"format needs a {name}.")
+    return value
+
+
+def _refused(text: str) -> BadRequest:
+    return BadRequest(text, field="format")
+
+
+def _line(text: str) -> str:
+    """The library's words on one line, without its listing of the grammar."""
+    words = " ".join(text.split("<state>")[0].split("\n   1 |")[0].split())
+    return (words[:300] or "no reason given").rstrip(".") + "."
