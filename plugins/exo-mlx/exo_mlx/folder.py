@@ -51,6 +51,18 @@ def has_tokenizer(path: Path) -> bool:
     return any((path / name).is_file() for name in _TOKENIZERS)
 
 
+def has_chat_template(path: Path) -> bool:
+    """Does the folder bring a template for conversations, in any of the places where transformers and
+    mlx-lm look for one?"""
+    if any((path / name).is_file() for name in ("chat_template.jinja", "chat_template.json")):
+        return True
+    try:
+        config = read_json(path / "tokenizer_config.json") or {}
+    except ModelBroken:
+        return False
+    return bool(config.get("chat_template") or config.get("chat_template_type"))
+
+
 def context_of(config: Mapping[str, Any]) -> int | None:
     """The context length in a config.json, also of the text part of a multimodal one."""
     for part in (config, config.get("text_config")):

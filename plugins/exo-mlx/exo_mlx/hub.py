@@ -55,7 +55,7 @@ def is_whole(path: Path) -> bool:
 
 def models() -> Iterator[ModelInfo]:
     """The whole snapshots at each repo's main revision that mlx-lm could load."""
-    from exo_mlx.models import details
+    from exo_mlx.models import details, tasks
 
     root = cache_root()
     for base in sorted(root.glob("models--*--*")) if root.is_dir() else ():
@@ -63,7 +63,12 @@ def models() -> Iterator[ModelInfo]:
         path = locate(repo, None)
         if path is not None:
             yield ModelInfo(
-                name=repo, path=str(path), size=_snapshot_size(path), source="hub", details=details(path)
+                name=repo,
+                path=str(path),
+                size=_snapshot_size(path),
+                source="hub",
+                details=details(path),
+                tasks=tasks(path),
             )
 
 

