@@ -129,6 +129,19 @@ class RankGroup:
         if not self._opened.done():
             self._opened.set_result(None)
 
+    def rank_rows(self) -> list[dict[str, Any]]:
+        """{rank, host, silent_s, facts} of each; `silent_s` is 0 for one that owes no sign of life."""
+        now, pending = time.monotonic(), self._pending()
+        return [
+            {
+                "rank": number,
+                "host": rank.spec.host,
+                "silent_s": round(now - self._seen[number], 1) if number in pending else 0.0,
+                "facts": self._ready[number]["describe"],
+            }
+            for number, rank in enumerate(self.ranks)
+        ]
+
     # ----------------------------------------------------------------------------------- requests
 
     async def prepare(self, request: Request) -> Prepared:

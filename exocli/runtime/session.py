@@ -15,6 +15,7 @@ from exocli import config
 from exocli.backend import BackendSpec, Capabilities, ModelRef, WorkerSpec, check_supported, load_object
 from exocli.cancel import CancelToken
 from exocli.errors import BadRequest, ExoError, Overloaded, Unavailable, WorkerDied
+from exocli.options import build
 from exocli.runtime.flight import Flight, measured, never_started, unless_cancelled
 from exocli.runtime.group import CANCEL_DEADLINE, RankGroup
 from exocli.runtime.live import Live
@@ -84,6 +85,11 @@ class Session:
     def facts(self) -> Mapping[str, Any]:
         """What the engine says of itself (layers, dtype, memory …); {} while not loaded."""
         return self._group.describe if self._group is not None and self.loaded else {}
+
+    @property
+    def ranks(self) -> list[dict[str, Any]]:
+        """{rank, host, silent_s, facts} of each rank, the facts being its own; [] while not loaded."""
+        return self._group.rank_rows() if self._group is not None and self.loaded else []
 
     @property
     def chunk(self) -> int | None:
@@ -209,7 +215,8 @@ class Session:
         ref = self._ref or ModelRef(kind="path", name=self.path)
         options = self._options
         if self.spec.open_options is not None:
-            options = load_object(self.spec.open_options)(**self._options)
+            cls = load_object(self.spec.open_options)
+            options = build(cls, [self._options], f"the backend {self.spec.name}")
         launch = load_object(self.spec.launch)
         specs: Sequence[WorkerSpec] = await asyncio.to_thread(launch, ref, options)
         return specs

@@ -64,9 +64,11 @@ async def ps(http: HttpRequest) -> Response:
         if model.state in ("loaded", "loading"):
             left = model.idle_left
             until = datetime.now(UTC) + timedelta(seconds=left if left is not None else model.keep_s or 1e10)
-            memory = int(model.facts.get("weight_bytes", 0))
+            ranks = model.opened.ranks if model.opened is not None else []
+            memory = sum(int(rank["facts"].get("weight_bytes", 0)) for rank in ranks)
             exo = {"backend": model.served.backend, "state": model.state, "in_use": model.in_use}
             exo["facts"] = to_json(model.facts)
+            exo["ranks"] = to_json(ranks) if len(ranks) > 1 else []
             exo["idle_left_s"] = round(left, 1) if left is not None else None
             facts = {"context_length": model.facts["context"]} if model.facts.get("context") else {}
             row = {

@@ -68,5 +68,6 @@ class RingEngine(MlxEngine):
             "why": self._plan.why,
             "split": [share.stop - share.start for share in self._plan.shares],
             "ranks": len(self._plan.shares),
+            "layers": [self._plan.shares[self._rank].start, self._plan.shares[self._rank].stop],
             "wire": self._plan.wire,
         }

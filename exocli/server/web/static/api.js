@@ -73,12 +73,13 @@ export const cancel = (id, options) => postJson(`v1/requests/${encodeURIComponen
 
 export const cancelAll = () => postJson("v1/requests/cancel");
 
-/** Loaded models and the health of all: [{name, backend, state, memory, facts, error, restarts}]. */
+/** Loaded models and the health of all: [{name, backend, state, memory, facts, ranks, error, restarts}]. */
 export async function loaded() {
   const [health, ps] = await Promise.all([healthRows(), getJson("api/ps")]);
   return health.map((row) => {
     const found = ps.models.find((one) => one.name === row.name || one.name === `${row.name}:latest`);
-    return { ...row, backend: found?.exo.backend, memory: found?.size_vram, facts: found?.exo.facts ?? {} };
+    const { backend, facts = {}, ranks = [] } = found?.exo ?? {};
+    return { ...row, backend, memory: found?.size_vram, facts, ranks };
   });
 }
 

@@ -8,6 +8,8 @@ import { bytes, duration } from "./progress.js";
 import { sentence } from "./reply.js";
 
 const EVERY_MS = 1000;
+/** A working rank gives a sign of life twice a second. */
+const SILENT_S = 2;
 
 export function openRequests() {
   const models = h("ul", { class: "cards", "aria-label": "Models" });
@@ -87,10 +89,17 @@ function modelRow(model) {
   const parts = [model.state === "idle" ? "not loaded" : model.state];
   if (model.memory) parts.push(bytes(model.memory));
   if (facts.device) parts.push(facts.device);
-  if (Array.isArray(facts.split)) {
-    parts.push(...facts.split.map((layers, rank) => `rank ${rank}: ${layers} layers`));
-  }
+  parts.push(...model.ranks.map(rankText));
   if (model.restarts) parts.push(`restarted ${number(model.restarts)}×`);
   if (model.error) parts.push(model.error.message);
   return [model.name, model.backend ? `${model.name} · ${model.backend}` : model.name, parts.join(" · ")];
+}
+
+/** "rank 1 on mini: layers 10–19, 180 MB, well" */
+function rankText({ rank, host, silent_s, facts }) {
+  const parts = [];
+  if (Array.isArray(facts.layers)) parts.push(`layers ${facts.layers[0]}–${facts.layers[1] - 1}`);
+  if (facts.weight_bytes) parts.push(bytes(facts.weight_bytes));
+  parts.push(silent_s > SILENT_S ? `silent for ${duration(silent_s)}` : "well");
+  return `rank ${rank} on ${host}: ${parts.join(", ")}`;
 }
