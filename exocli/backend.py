@@ -35,6 +35,9 @@ class Capabilities:
     `context` is in tokens, None = unknown. `cancel_prefill="chunk"` means that a cancel is honoured
     between prefill chunks; "none" that the prefill is finished first, which the chat then says.
     `kv_on_cancel="kept"` means that asking again resumes where the cancel stopped.
+    `kv_tokens`: how many tokens of KV cache memory holds for all running requests together (prompt and
+    max_tokens of each); the core queues those that do not fit. None = no bound. `kv_padded`: a batch takes
+    the room of its longest request for each.
     """
 
     tasks: tuple[Task, ...] = ("chat", "complete")
@@ -50,6 +53,8 @@ class Capabilities:
     cancel_prefill: Literal["chunk", "none"] = "none"
     cancel_decode: Literal["token", "none"] = "token"
     kv_on_cancel: Literal["kept", "dropped"] = "dropped"
+    kv_tokens: int | None = None
+    kv_padded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,6 +412,10 @@ def check_task(task: Task, tasks: Sequence[Task], who: str) -> None:
         raise Unsupported(text, field="task", tasks=list(tasks))
 
 
+# Many clients always send these; they ask an engine without penalties for nothing.
+_NEUTRAL = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {}}
+
+
 def check_supported(request: Request, capabilities: Capabilities, backend: str) -> None:
     """Raises Unsupported, naming the field, for what the capabilities do not name; BadRequest for a chat
     without anything to answer and an embed without texts, so that no engine has to expect one."""
@@ -429,8 +438,8 @@ def check_supported(request: Request, capabilities: Capabilities, backend: str) 
         refuse("seed", "a seed")
     if request.continue_last and not capabilities.continue_last:
         refuse("continue_last", "continuing a reply")
-    for name in ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"):
-        if getattr(request.sampling, name) is not None and not capabilities.penalties:
+    for name, neutral in _NEUTRAL.items():
+        if getattr(request.sampling, name) not in (None, neutral) and not capabilities.penalties:
             refuse(name, name.replace("_", " "))
     for message in request.messages:
         for part in message.content if isinstance(message.content, tuple) else ():

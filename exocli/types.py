@@ -79,6 +79,8 @@ class Request:
     `continue_last`: the last message is an assistant's that is to be continued, not answered.
     `inputs`: the texts of an `embed`, one vector each; `truncate` cuts those that are too long for the
     model, which are refused otherwise; `dimensions`: the length of the vectors, None = the model's own.
+    `format`: {"type": "json_object"}, {"type": "json_schema", "schema": {…}, "name"?, "strict"?},
+    {"type": "regex", "pattern": "…"} or {"type": "grammar", "syntax": "lark" | "gbnf", "grammar": "…"}.
     `options`: what the backend's `request_options` dataclass takes beyond these.
     """
 

@@ -76,6 +76,7 @@ def run(
 
     from exocli.types import Message, Request
 
+    format = _schema(schema) if schema else None
     text = prompt_input.gather(prompt, files, read_stdin=not no_stdin, note=settings.note)
     chosen = context.choose(model, backend, pairs, local=local)
     if chosen.server:
@@ -90,7 +91,7 @@ def run(
         sampling=sampling,
         max_tokens=max_tokens,
         stop=stop,
-        format=_schema(schema) if schema else None,
+        format=format,
     )
     writer = _Json(no_stream) if as_json else _Plain(no_stream)
     return asyncio.run(_Run(settings, chosen.session(path, debug=settings.debug), request, writer).main())
@@ -101,8 +102,14 @@ def _schema(path: str) -> dict[str, Any]:
         schema = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text, so no JSON schema.") from error
     except ValueError as error:
         raise UsageError(f"{path} is not JSON: {error}.") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} is nested too deeply for a JSON schema.") from error
+    if not isinstance(schema, dict):
+        raise UsageError(f"{path} holds no JSON schema: that is an object.")
     return {"type": "json_schema", "schema": schema}
 
 

@@ -1,7 +1,6 @@
 """What the APIs have in common on their way to a Request: content parts, tools, penalties, images. Pure.
 
-The canonical forms: tools and tool_choice as OpenAI's Chat API has them; format as
-`{"type": "json_object"}` or `{"type": "json_schema", "schema": {…}, "name"?, "strict"?}`.
+The canonical forms: tools and tool_choice as OpenAI's Chat API has them; format as in `types.Request`.
 """
 
 from __future__ import annotations
@@ -41,11 +40,6 @@ def refuse(field: str, value: Any, why: str = "is not supported here") -> None:
     """A known field that cannot be honoured; None, false and empty values ask for nothing."""
     if value not in (None, False, "", [], {}):
         raise BadRequest(f"{field} {why}.", field=field)
-
-
-def penalty(value: float | None, neutral: float = 0.0) -> float | None:
-    """Many clients send the neutral value always; it asks for nothing."""
-    return None if value is None or value == neutral else float(value)
 
 
 def bias(value: Mapping[str, float] | None) -> dict[int, float] | None:
@@ -117,8 +111,13 @@ def prefill(messages: Sequence[Message]) -> bool:
     return last is not None and last.role == "assistant" and bool(last.content) and not last.tool_calls
 
 
+_TEXTS = {"regex": "pattern", "grammar": "grammar"}
+"""Formats of our own, and the field that holds their text."""
+
+
 def format_of(value: Mapping[str, Any] | None, field: str = "response_format") -> dict[str, Any] | None:
-    """OpenAI's response_format (or Responses' text.format, where the schema lies beside the type)."""
+    """OpenAI's response_format (or Responses' text.format, where the schema lies beside the type), or one
+    of ours. Raises BadRequest."""
     if value is None:
         return None
     kind = value.get("type")
@@ -133,4 +132,10 @@ def format_of(value: Mapping[str, Any] | None, field: str = "response_format") -
             raise BadRequest(f"{field}: the json_schema has no schema.", field=field)
         more = {key: inner[key] for key in ("name", "strict") if inner.get(key) is not None}
         return {"type": "json_schema", "schema": schema, **more}
-    raise BadRequest(f'{field}: the type must be "text", "json_object" or "json_schema".', field=field)
+    if kind in _TEXTS:
+        name = _TEXTS[kind]
+        if not isinstance(value.get(name), str) or not value[name]:
+            raise BadRequest(f"{field}: the {kind} has no {name}.", field=field)
+        return {"type": kind, **{key: value[key] for key in ("syntax", name) if value.get(key) is not None}}
+    kinds = ", ".join(["text", "json_object", "json_schema", *_TEXTS])
+    raise BadRequest(f"{field}: the type must be one of {kinds}.", field=field)

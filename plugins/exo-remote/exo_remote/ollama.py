@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from exocli import Event, Message, Reasoning, Request, Text, UpstreamError, Usage
+from exocli import Event, Message, Reasoning, Request, Text, Unsupported, UpstreamError, Usage
 
 from exo_remote import chunks, problems
 from exo_remote.messages import encoded
@@ -30,12 +30,18 @@ def body(request: Request, model: str) -> dict[str, Any]:
     if request.tools and request.tool_choice != "none":
         data["tools"] = list(request.tools)
     if request.format is not None:
-        data["format"] = request.format.get("schema", "json")
+        data["format"] = _format(request.format)
     if request.reasoning is not None:
         data["think"] = request.reasoning
     if request.logprobs is not None:
         data |= {"logprobs": True, "top_logprobs": request.logprobs}
     return data
+
+
+def _format(given: Mapping[str, Any]) -> Any:
+    if (kind := given["type"]) not in ("json_object", "json_schema"):
+        raise Unsupported(f"Ollama's API does not offer the format {kind}.", field="format")
+    return given.get("schema", "json")
 
 
 def _options(request: Request) -> dict[str, Any]:
