@@ -56,8 +56,8 @@ class _Line:
 
         now = time.monotonic()
         match event:
-            case Status(phase="queued", position=int(position)):
-                self._put(f"queued, number {position}")
+            case Status(phase="queued", position=int(position), text=text):
+                self._put(f"queued, number {position}{f', {text}' if text else ''}")
             case Status(text=str(text)):
                 self._put(text)
             case Status(done=done, total=total) if now - self._began > PATIENCE_S:

@@ -24,7 +24,7 @@ from exocli.types import (
 )
 
 
-@dataclass
+@dataclass(eq=False)
 class Flight:
     """A request from its first moment to its Finished, as `exo ps` shows it."""
 
@@ -32,6 +32,8 @@ class Flight:
     cancel: CancelToken
     owner: str = ""
     """Who asked: in the queue, owners take turns."""
+    reserves: int = 0
+    """Tokens that it may come to, prompt and reply."""
     started: float = field(default_factory=time.monotonic)
     phase: Phase = "queued"
     processed: int = 0

@@ -61,7 +61,7 @@ class Session:
         self._group: RankGroup | None = None
         self._loading: asyncio.Task[RankGroup] | None = None
         self._listeners: set[Callable[[int, int, int], None]] = set()
-        self._turns = Turns(self._limit)
+        self._turns = Turns(self._limit, self._fits)
         self._prepared: dict[str, tuple[RankGroup, Prepared]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -301,7 +301,7 @@ class Session:
             group, prepared = ready
             return await self._follow(flight, group.submit(prepared, flight.cancel))
         finally:
-            self._turns.release()
+            self._turns.release(flight)
 
     async def _ready(self, flight: Flight) -> tuple[RankGroup, Prepared] | None:
         """A worker, and what it made of the request; None = cancelled meanwhile.
@@ -333,6 +333,7 @@ class Session:
                 again = False
                 continue
             flight.total = ready[1].prompt_tokens
+            flight.reserves = ready[1].prompt_tokens + ready[1].max_tokens
             return ready
 
     async def _follow(self, flight: Flight, live: Live) -> Finished:
@@ -347,6 +348,14 @@ class Session:
     def _limit(self) -> int:
         limit = self.capabilities.max_concurrency
         return max(1, min(limit, self._concurrency) if self._concurrency else limit)
+
+    def _fits(self, needs: Sequence[int]) -> bool:
+        """Does memory hold requests of so many tokens each, side by side?"""
+        capabilities = self.capabilities
+        if capabilities.kv_tokens is None:
+            return True
+        taken = len(needs) * max(needs) if capabilities.kv_padded else sum(needs)
+        return taken <= capabilities.kv_tokens
 
     # ----------------------------------------------------------------------------------- ending
 

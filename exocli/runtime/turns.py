@@ -1,7 +1,9 @@
-"""Who may run now: at most so many requests at once; owners take turns, each one's first come first.
+"""Who may run now: so many requests at once as there are places and memory; owners take turns, each one's
+first come first.
 
 Start-time fair queueing (Goyal, Vin, Cheng 1996) with every request of cost one: an owner with many
-waiting gets no more than its share, and one owner alone is served in order of arrival.
+waiting gets no more than its share, and one owner alone is served in order of arrival. Whoever is next
+waits for room, and nobody overtakes: else small requests would keep a large one waiting for ever.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from exocli.runtime.flight import Flight, unless_cancelled
 from exocli.types import Status
+
+MEMORY = "waiting for memory"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,11 +28,15 @@ class _Waiter:
 
 
 class Turns:
-    """`limit` is asked at every turn: it is known better once the engine is open."""
+    """`limit`: how many may run at once. `fits`: could requests that reserve so many tokens each run side
+    by side? Both are asked at every turn: they are known better once the engine is open."""
 
-    def __init__(self, limit: Callable[[], int]) -> None:
+    def __init__(
+        self, limit: Callable[[], int], fits: Callable[[Sequence[int]], bool] = lambda needs: True
+    ) -> None:
         self._limit = limit
-        self.running = 0
+        self._fits = fits
+        self._running: list[Flight] = []
         self._waiting: list[_Waiter] = []
         self._served = 0
         """The tag of the last one that was let in."""
@@ -39,12 +47,24 @@ class Turns:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def _room_for(self, flight: Flight) -> bool:
+        """One that is alone always has room: what can never run was refused before it came here."""
+        if not self._running:
+            return True
+        needs = [one.reserves for one in (*self._running, flight)]
+        return len(needs) <= self._limit() and self._fits(needs)
+
     async def acquire(self, flight: Flight) -> bool | None:
-        """Wait for a slot. → whether it waited; None = cancelled meanwhile."""
+        """Wait for a slot, and for the room of `flight.reserves` tokens. → whether it waited; None =
+        cancelled meanwhile."""
         if flight.cancel.cancelled:
             return None
-        if self.running < self._limit() and not self._waiting:
-            self.running += 1
+        if not self._waiting and self._room_for(flight):
+            self._running.append(flight)
             return False
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         tag = self._last[flight.owner] = max(self._served, self._last.get(flight.owner, 0)) + 1
@@ -59,25 +79,33 @@ class Turns:
         if await unless_cancelled(wait(), flight.cancel):
             return True
         if turn.done() and not turn.cancelled():
-            self.release()  # it was our turn in the same moment: pass it on
+            self.release(flight)  # it was our turn in the same moment: pass it on
         else:
             with contextlib.suppress(ValueError):  # a slot that became free has passed it over already
                 self._waiting.remove(waiter)
-            self._tell_positions()
+            self._admit()  # whoever stood behind it may need less
         return None
 
-    def release(self) -> None:
-        self.running -= 1
-        while self._waiting and self.running < self._limit():
-            waiter = self._waiting.pop(0)
-            self._served = waiter.tag
+    def release(self, flight: Flight) -> None:
+        """It runs no more."""
+        self._running.remove(flight)
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting:
+            waiter = self._waiting[0]
             if not waiter.turn.done():
-                self.running += 1
+                if not self._room_for(waiter.flight):
+                    break
+                self._running.append(waiter.flight)
                 waiter.turn.set_result(None)
+            self._served = waiter.tag
+            self._waiting.pop(0)
         if not self._waiting:
             self._last.clear()
         self._tell_positions()
 
     def _tell_positions(self, since: int = 0) -> None:
         for position, waiter in enumerate(self._waiting[since:], start=since + 1):
-            waiter.flight.put(Status(id=waiter.flight.id, phase="queued", position=position))
+            text = MEMORY if position == 1 and self.running < self._limit() else None
+            waiter.flight.put(Status(id=waiter.flight.id, phase="queued", position=position, text=text))

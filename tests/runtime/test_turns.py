@@ -26,7 +26,7 @@ async def order_of(names: list[str], cancelled: tuple[str, ...] = ()) -> list[st
         if await turns.acquire(waiting):
             done.append(waiting.id)
             await asyncio.sleep(0)
-            turns.release()
+            turns.release(waiting)
 
     tasks = [asyncio.create_task(one(waiting)) for waiting in flights]
     await asyncio.sleep(0)
@@ -35,7 +35,7 @@ async def order_of(names: list[str], cancelled: tuple[str, ...] = ()) -> list[st
             waiting.cancel.cancel()
     while turns.waiting > len(names) - len(cancelled):
         await asyncio.sleep(0)
-    turns.release()
+    turns.release(first)
     await asyncio.gather(*tasks)
     assert (turns.running, turns.waiting) == (0, 0)
     return done
@@ -55,22 +55,26 @@ async def test_who_leaves_is_passed_over():
 
 async def test_an_owner_who_comes_late_is_not_made_to_catch_up_nor_favoured():
     turns = Turns(lambda: 1)
-    await turns.acquire(flight("z0"))
+    running = [flight("z0")]
+    await turns.acquire(running[0])
     order: list[str] = []
 
     async def one(name: str) -> None:
-        await turns.acquire(flight(name))
+        running.append(flight(name))
+        mine = running[-1]
+        await turns.acquire(mine)
         order.append(name)
+        running[:] = [mine]
 
     tasks = [asyncio.create_task(one(name)) for name in ("a1", "a2", "a3")]
     await asyncio.sleep(0)
     for _ in range(2):
-        turns.release()
+        turns.release(running[0])
         await asyncio.sleep(0.01)
     tasks += [asyncio.create_task(one(name)) for name in ("b1", "b2")]
     await asyncio.sleep(0)
     while len(order) < 5:
-        turns.release()
+        turns.release(running[0])
         await asyncio.sleep(0.01)
     await asyncio.gather(*tasks)
     assert order == ["a1", "a2", "a3", "b1", "b2"]

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -56,6 +56,8 @@ class Options:
     slow_rank: int | None = None
     late_rank: int | None = None
     missing_rank: int | None = None
+    kv_tokens: int | None = None
+    kv_padded: bool = False
 
 
 class CountingEngine(StepEngine):
@@ -68,7 +70,8 @@ class CountingEngine(StepEngine):
 
     def __init__(self, context: OpenContext) -> None:
         self.context = context
-        self.capabilities = CAPABILITIES
+        options: Options = context.options
+        self.capabilities = replace(CAPABILITIES, kv_tokens=options.kv_tokens, kv_padded=options.kv_padded)
         self.live: dict[str, tuple[Prepared, CancelToken, int, int]] = {}
         self.cached: dict[str, int] = {}
         self.kept: dict[tuple[str, ...], int] = {}
