@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from exocli import (
     CancelToken,
@@ -22,6 +23,41 @@ from exocli import (
 )
 
 
+def preparer(loaded: Any, name: str) -> Any:
+    """A Preparer that keeps no prefix and knows no config."""
+    from exo_mlx.prefix_cache import PrefixIndex
+    from exo_mlx.preparing import Preparer
+
+    return Preparer(
+        tokenizer=loaded.tokenizer,
+        name=name,
+        context=loaded.context,
+        end_tokens=loaded.end_tokens,
+        defaults={},
+        generation=loaded.generation_config,
+        index=PrefixIndex(0, 0),
+    )
+
+
+def finish(generator: Any, request: Request, prompt_tokens: int) -> Finished:
+    """Run the one sequence that `generator` holds to its end; the times are taken here, in the loop."""
+    start = time.perf_counter()
+    first = now = start
+    count = 0
+    finished = False
+    while not finished:
+        for answer in generator.next()[1]:
+            now = time.perf_counter()
+            first = now if count == 0 else first
+            count += 1
+            finished = answer.finish_reason is not None
+    generator.close()
+    decode = (count - 1) / (now - first) if count > 1 else 0.0
+    usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=count)
+    timing = Timing(ttft_s=first - start, decode_tps=decode, total_s=now - start)
+    return Finished(id=request.id, reason="stop", usage=usage, timing=timing)
+
+
 def open_bare(context: OpenContext) -> StreamEngine:
     from exo_mlx import blas
 
@@ -31,22 +67,12 @@ def open_bare(context: OpenContext) -> StreamEngine:
 
     from exo_mlx import loader
     from exo_mlx.plugin import CAPABILITIES
-    from exo_mlx.prefix_cache import PrefixIndex
-    from exo_mlx.preparing import Preparer
 
     loaded = loader.load(Path(context.model), cpu_dtype=context.options.cpu_dtype)
-    preparer = Preparer(
-        tokenizer=loaded.tokenizer,
-        name=Path(context.model).name,
-        context=loaded.context,
-        end_tokens=loaded.end_tokens,
-        defaults={},
-        generation=loaded.generation_config,
-        index=PrefixIndex(0, 0),
-    )
+    prepare = preparer(loaded, Path(context.model).name)
 
     def run(request: Request, cancel: CancelToken) -> Iterator[Event]:
-        tokens = preparer.tokenize(request)
+        tokens = prepare.tokenize(request)
         generator = BatchGenerator(
             loaded.model,
             max_tokens=request.max_tokens or 64,
@@ -55,21 +81,6 @@ def open_bare(context: OpenContext) -> StreamEngine:
             stream=mx.default_stream(mx.default_device()),
         )
         generator.insert([tokens])
-        start = time.perf_counter()
-        first = now = start
-        count = 0
-        finished = False
-        while not finished:
-            _, answers = generator.next()
-            for answer in answers:
-                now = time.perf_counter()
-                first = now if count == 0 else first
-                count += 1
-                finished = answer.finish_reason is not None
-        generator.close()
-        decode = (count - 1) / (now - first) if count > 1 else 0.0
-        usage = Usage(prompt_tokens=len(tokens), completion_tokens=count)
-        timing = Timing(ttft_s=first - start, decode_tps=decode, total_s=now - start)
-        yield Finished(id=request.id, reason="stop", usage=usage, timing=timing)
+        yield finish(generator, request, len(tokens))
 
     return from_generator(run, CAPABILITIES)

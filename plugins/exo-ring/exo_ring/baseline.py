@@ -5,21 +5,18 @@ Every rank is told the same request and runs it through; the times are taken ins
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from exocli import (
     CancelToken,
     Event,
-    Finished,
     OpenContext,
     Request,
     StreamEngine,
-    Timing,
-    Usage,
     from_generator,
 )
 
+from exo_mlx import baseline
 from exo_mlx.plugin import CAPABILITIES
 
 
@@ -32,8 +29,6 @@ def open_bare(context: OpenContext) -> StreamEngine:
     from mlx_lm.generate import StopSequences
     from mlx_lm.models.cache import make_prompt_cache
 
-    from exo_mlx.prefix_cache import PrefixIndex
-    from exo_mlx.preparing import Preparer
     from exo_ring import formation
     from exo_ring.agreement import Agreement
     from exo_ring.generator import RingGenerator, quiet_sampler
@@ -42,18 +37,10 @@ def open_bare(context: OpenContext) -> StreamEngine:
     ring = formation.form(context)
     place = Place(ring, context)
     loaded = place.load()
-    preparer = Preparer(
-        tokenizer=loaded.tokenizer,
-        name=ring.folder.name,
-        context=loaded.context,
-        end_tokens=loaded.end_tokens,
-        defaults={},
-        generation=loaded.generation_config,
-        index=PrefixIndex(0, 0),
-    )
+    prepare = baseline.preparer(loaded, ring.folder.name)
 
     def run(request: Request, cancel: CancelToken) -> Iterator[Event]:
-        tokens = preparer.tokenize(request)
+        tokens = prepare.tokenize(request)
         stream = mx.default_stream(mx.default_device())
         generator = RingGenerator(
             loaded.model,
@@ -69,20 +56,6 @@ def open_bare(context: OpenContext) -> StreamEngine:
             samplers=[None if place.samples else quiet_sampler],
             stop_sequences=[StopSequences([[token] for token in loaded.end_tokens])],
         )
-        start = time.perf_counter()
-        first = now = start
-        count = 0
-        finished = False
-        while not finished:
-            for answer in generator.next()[1]:
-                now = time.perf_counter()
-                first = now if count == 0 else first
-                count += 1
-                finished = answer.finish_reason is not None
-        generator.close()
-        decode = (count - 1) / (now - first) if count > 1 else 0.0
-        usage = Usage(prompt_tokens=len(tokens), completion_tokens=count)
-        timing = Timing(ttft_s=first - start, decode_tps=decode, total_s=now - start)
-        yield Finished(id=request.id, reason="stop", usage=usage, timing=timing)
+        yield baseline.finish(generator, request, len(tokens))
 
     return from_generator(run, CAPABILITIES)
