@@ -45,25 +45,24 @@ def _overlap(text: str, stop: str) -> int:
 
 
 class TextStream:
-    """One request's detokenizer and stop buffer.
+    """One request's detokenizer.
 
     `continuing`: the text goes on from an earlier one, so its leading space belongs to it (mlx-lm's
     detokenizers drop a space at the very beginning).
     """
 
-    def __init__(self, detokenizer: Any, stops: Sequence[str], continuing: bool = False) -> None:
+    def __init__(self, detokenizer: Any, continuing: bool = False) -> None:
         self._detokenizer = detokenizer
         self._detokenizer.reset()
         if continuing and isinstance(getattr(detokenizer, "text", None), str) and "text" in vars(detokenizer):
             detokenizer.text, detokenizer.offset = "…", 1
-        self._buffer = StopBuffer(stops)
 
-    def feed(self, token: int) -> tuple[str, str | None]:
+    def feed(self, token: int) -> str:
+        """The text that is sure now."""
         self._detokenizer.add_token(token)
-        return self._buffer.feed(self._detokenizer.last_segment)
+        return str(self._detokenizer.last_segment)
 
-    def finish(self) -> tuple[str, str | None]:
-        """The rest: half characters (as U+FFFD) and what the stop buffer held."""
+    def finish(self) -> str:
+        """The rest: half characters, as U+FFFD."""
         self._detokenizer.finalize()
-        shown, stop = self._buffer.feed(self._detokenizer.last_segment)
-        return (shown, stop) if stop else (shown + self._buffer.flush(), None)
+        return str(self._detokenizer.last_segment)
