@@ -10,6 +10,7 @@ from exocli import BackendSpec, Capabilities, hookimpl
 CAPABILITIES = Capabilities(
     tasks=("chat", "complete"),
     max_concurrency=8,
+    tools=True,
     logprobs=True,
     seed=True,
     schema=True,
