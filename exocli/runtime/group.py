@@ -21,6 +21,7 @@ from exocli.runtime import wire
 from exocli.runtime.live import Live
 from exocli.runtime.process import InlineRank, ProcessRank, Rank
 from exocli.runtime.tuner import Pace
+from exocli.runtime.verdict import Verdict
 from exocli.types import (
     Event,
     Finished,
@@ -88,8 +89,7 @@ class RankGroup:
         self._prepares: dict[str, asyncio.Future[Prepared]] = {}
         self._number = 0
         self._pace = Pace(target_s, self.size)
-        self._complaints: list[tuple[int, ExoError]] = []
-        self._deaths: list[tuple[int, str]] = []
+        self._verdict = Verdict(backend, self._name, lambda rank: self.ranks[rank].tail())
         self._closing = False
         self._busy = asyncio.Event()
         self._seen: dict[int, float] = {}
@@ -343,37 +343,27 @@ class RankGroup:
     # ---------------------------------------------------------------------------------- the end
 
     def _complain(self, rank: int, error: ExoError) -> None:
-        self._complaints.append((rank, error))
+        self._verdict.complained(rank, error)
         self._settle()
 
     def _on_end(self, rank: int, reason: str) -> None:
-        self._deaths.append((rank, reason))
-        if len(self._deaths) == self.size:
+        self._verdict.ended(rank, reason)
+        if self._verdict.gone == self.size:
             self._all_gone.set()
         if self.error is None and not self._closing:
             self._settle()
 
     def _settle(self) -> None:
-        """Name the culprit: a rank that ended without a word rather than those that lost their peer."""
+        """The survivors complain first: wait a moment for the one that really ended."""
         if self.size == 1:
             self._judge()
         elif self.error is None:
             asyncio.get_running_loop().call_later(DEATH_GRACE, self._judge)
 
     def _judge(self) -> None:
-        if self.error is not None:
-            return
-        complained = {rank for rank, _ in self._complaints}
-        silent = [(rank, reason) for rank, reason in self._deaths if rank not in complained]
-        if silent:
-            rank, reason = silent[0]
-            tail = self.ranks[rank].tail()
-            text = f"{self._name(rank)} of {self.backend} {reason}."
-            if tail and "SIGKILL" not in reason:
-                text += f" Its last line: {tail[-1]}"
-            self._fail(WorkerDied(text, rank=rank, stderr=tail or None))
-        elif self._complaints:
-            self._fail(self._complaints[0][1])
+        culprit = self._verdict.culprit()
+        if culprit is not None:
+            self._fail(culprit)
 
     def _fail(self, error: ExoError) -> None:
         """End the group: everything that waits learns why, every rank is ended."""
