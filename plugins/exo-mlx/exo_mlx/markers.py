@@ -23,7 +23,8 @@ class Markers:
     for raw text, in which no tag means anything. `parse` reads a call's text and raises ValueError where it
     is none; None = no tools were offered. `answered`: the prompt ends inside an answer.
 
-    White space around a thought and after a call is nobody's and is left out.
+    White space around a thought and after a call is nobody's and is left out. A piece without calls says
+    that one begins.
     """
 
     def __init__(self, tokenizer: Any, state: str | None, parse: Parse | None, answered: bool) -> None:
@@ -46,6 +47,11 @@ class Markers:
         """ "normal", "reasoning", "tool", or one of the model's own between messages."""
         name: str = self._machine[0]
         return name
+
+    @property
+    def holding(self) -> bool:
+        """Is there text that has not been given out, since it may be a tag's or a call's?"""
+        return self.state == "tool" or bool(self._machine[3])
 
     def feed(self, text: str) -> list[Piece]:
         for character in text:
@@ -80,6 +86,7 @@ class Markers:
             self._close(marker, whole=True)
         elif state == "tool" and self._parse is not None:
             self._opened_in, self._opener, self._body = _prose(origin), marker, ""
+            self._pieces.append(("calls", []))
         elif state == "tool" or (marker == self._think_start and self._answered):
             self._back(_prose(origin))
             self._take(_prose(origin), marker)

@@ -41,15 +41,19 @@ class Output:
         request is over: no more is to be fed."""
         self.tokens += 1
         before = self._markers.state
-        pieces = self._markers.feed(self._text.feed(token))
+        text = self._text.feed(token)
+        pieces = self._markers.feed(text)
+        kinds = {kind for kind, _ in pieces}
         thinks = "reasoning" in (before, self._markers.state)
         self.reasoning_tokens += thinks
-        kinds = {kind for kind, _ in pieces}
-        if logprob is not None and self._logprobs is not None:
-            self._logprobs.append(logprob)
-        self._take(pieces)
-        if self._logprobs is not None and not kinds and thinks:
-            self._logprobs.clear()
+        # A token of the answer: some of it is said, or all of it waits for the next one.
+        waits = not thinks and (not text or self._markers.holding)
+        if "text" in kinds:
+            self._note(logprob)
+            self._take(pieces)
+        else:
+            self._take(pieces)
+            self._note(logprob if waits else None)
         return self._give()
 
     def finish(self, reason: Any) -> tuple[list[Event], Any]:
@@ -58,13 +62,14 @@ class Output:
             self._take(self._markers.feed(self._text.finish()))
             self._take(self._markers.finish(reason))
             calls, rest = self._bare.finish() if reason == "stop" else ([], self._bare.release())
-            self._call(calls)
+            if calls:
+                self._call(calls)
             self._answer(rest)
         if self.stop is None:
             self._say(self._stops.flush())
         if self._logprobs:
             self._say("", last=True)
-        if reason == "cancelled":
+        if reason in ("cancelled", "error"):
             self.stop = None
         if self.stop is not None:
             reason = "stop"
@@ -83,6 +88,7 @@ class Output:
             if piece[0] == "text":
                 self._answer(self._bare.feed(piece[1]))
             elif piece[0] == "reasoning":
+                self._forget()
                 self._events.append(Reasoning(id=self._id, text=piece[1]))
             else:
                 self._call(piece[1])
@@ -94,14 +100,13 @@ class Output:
             self._say(shown)
 
     def _call(self, calls: list[tools.Call]) -> None:
-        if not calls:
-            return
+        """Calls; none while one begins, of which no stop string can be a part."""
         held = self._bare.release()
         if not held.isspace():
             self._answer(held)
         self._say(self._stops.flush())
-        if self._logprobs:
-            self._logprobs.clear()
+        if calls:
+            self._forget()
         for call in calls:
             self._events.append(
                 ToolCall(
@@ -115,5 +120,12 @@ class Output:
         if text or last:
             known = None if self._logprobs is None else list(self._logprobs)
             self._events.append(Text(id=self._id, text=text, logprobs=known))
-            if self._logprobs:
-                self._logprobs.clear()
+            self._forget()
+
+    def _note(self, logprob: dict[str, Any] | None) -> None:
+        if self._logprobs is not None and logprob is not None:
+            self._logprobs.append(logprob)
+
+    def _forget(self) -> None:
+        if self._logprobs:
+            self._logprobs.clear()
