@@ -11,15 +11,19 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from exocli import BadRequest, ContextOverflow, Message, Prepared, Request
+from exocli import BadRequest, ContextOverflow, Prepared, Request
 
+from exo_mlx import constraint, penalties, tools
+from exo_mlx.grammar import Grammars
 from exo_mlx.prefix_cache import PrefixIndex
+from exo_mlx.template import ChatTemplate, Rendered
 
 MAX_TOP_LOGPROBS = 20
 
 
 class Preparer:
-    """`context` in tokens, None = no limit known; `defaults` the config's sampling, `generation` the
+    """`context` in tokens, None = no limit known; `kv_tokens`: what memory holds for one request, None =
+    no bound; `trims_below` as in caches.py; `defaults` the config's sampling, `generation` the
     model's generation_config.json; request > config > model > greedy."""
 
     def __init__(
@@ -32,6 +36,8 @@ class Preparer:
         defaults: Mapping[str, Any],
         generation: Mapping[str, Any],
         index: PrefixIndex,
+        kv_tokens: int | None = None,
+        trims_below: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._name = name
@@ -40,10 +46,15 @@ class Preparer:
         self._defaults = defaults
         self._generation = generation
         self._index = index
+        self._template = ChatTemplate(tokenizer, name)
+        self.grammars = Grammars(tokenizer, end_tokens, name)
+        self._kv_tokens = kv_tokens
+        self._trims_below = trims_below
 
     def prepare(self, request: Request) -> Prepared:
         """Raises BadRequest, naming the field, or ContextOverflow with both counts."""
-        tokens = self.tokenize(request)
+        rendered = self._render(request)
+        tokens = self._encode(rendered, request)
         count = len(tokens)
         if self._context is not None and count >= self._context:
             raise ContextOverflow(
@@ -52,17 +63,28 @@ class Preparer:
                 prompt_tokens=count,
                 context=self._context,
             )
+        if self._kv_tokens is not None and count >= self._kv_tokens:
+            raise ContextOverflow(
+                f"The prompt has {count} tokens; memory here holds {self._kv_tokens} of {self._name}, the "
+                "reply's included. Shorten it, free memory and load the model again, or use kv_bits=8.",
+                prompt_tokens=count,
+                context=self._kv_tokens,
+            )
+        max_tokens = self._max_tokens(request, count)
         settings = {
             **self._sampling(request),
+            "penalties": self._penalties(request),
+            "constraint": self._constraint(request, tokens, rendered.thinking),
             "stop": self._stops(request),
             "end": self._end,
             "logprobs": self._logprobs(request),
-            "continuing": request.continue_last or request.task == "complete",
+            **self._reply(request, rendered),
+            "keep_at": self._keep_at(request, tokens, max_tokens),
         }
         return Prepared(
             id=request.id,
             prompt_tokens=count,
-            max_tokens=self._max_tokens(request, count),
+            max_tokens=max_tokens,
             tokens=tuple(tokens),
             settings=settings,
             reuse=self._index.lookup(tokens),
@@ -72,54 +94,58 @@ class Preparer:
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt's token ids, with the template applied for a chat."""
-        if request.task == "complete":
-            if not request.prompt:
-                raise BadRequest("The prompt is empty.", field="prompt")
-            tokens: list[int] = self._tokenizer.encode(request.prompt)
-        else:
-            text = self._render(request)
-            tokens = self._tokenizer.encode(text, add_special_tokens=False)
+        return self._encode(self._render(request), request)
+
+    def _render(self, request: Request) -> Rendered:
+        if request.task != "complete":
+            return self._template.render(request)
+        if not request.prompt:
+            raise BadRequest("The prompt is empty.", field="prompt")
+        return Rendered(request.prompt)
+
+    def _encode(self, rendered: Rendered, request: Request) -> list[int]:
+        special = request.task == "complete"  # a template writes them itself
+        tokens: list[int] = self._tokenizer.encode(rendered.text, add_special_tokens=special)
         if not tokens:
             raise BadRequest("The prompt has no tokens.", field="messages")
         return tokens
 
-    def _render(self, request: Request) -> str:
-        messages = [_plain(i, message) for i, message in enumerate(request.messages)]
-        if not messages:
-            raise BadRequest("There are no messages.", field="messages")
-        if not self._tokenizer.has_chat_template:
-            raise BadRequest(
-                f"{self._name} has no chat template (it is a base model): it can complete a text, not chat."
-            )
-        if request.continue_last and request.messages[-1].role != "assistant":
-            raise BadRequest("Only an assistant's message can be continued.", field="messages")
-        kwargs = dict(request.template_kwargs)
-        if request.reasoning is not None:
-            kwargs.setdefault("enable_thinking", bool(request.reasoning))
-        if request.tools:
-            kwargs["tools"] = list(request.tools)
-        try:
-            text: str = self._tokenizer.apply_chat_template(
-                messages,
-                tokenize=False,
-                add_generation_prompt=not request.continue_last,
-                continue_final_message=request.continue_last,
-                **kwargs,
-            )
-        except Exception as error:  # a template is the model's own program and may raise anything
-            text = " ".join(str(error).split())
-            raise BadRequest(f"The chat template of {self._name} refuses these messages: {text}") from error
-        return text
+    def _keep_at(self, request: Request, tokens: list[int], max_tokens: int) -> int | None:
+        """After how many of the prompt's tokens a copy of its caches is kept; None = nowhere.
+
+        Where a cache cannot be cut back, the one at the end of a reply serves only a prompt that begins
+        with every token of it, and templates leave out reasoning and spaces. What comes before the reply
+        stays, in this prompt sent again and in the next turn's.
+        """
+        if self._trims_below is None or len(tokens) + max_tokens < self._trims_below:
+            return None
+        stable = len(tokens) - 1
+        if request.task == "chat" and not request.continue_last:
+            turns = self._encode(self._template.render(request, opening=False), request)
+            pairs = zip(tokens[:stable], turns, strict=False)
+            stable = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), stable)
+            stable = min(stable, len(turns))
+        return stable or None
 
     # ------------------------------------------------------------------------------- the settings
 
     def _max_tokens(self, request: Request, prompt_tokens: int) -> int:
-        room = (self._context or 1 << 31) - prompt_tokens
+        room = min(self._context or 1 << 31, self._kv_tokens or 1 << 31) - prompt_tokens
         if request.max_tokens is None:
             return room
         if request.max_tokens <= 0:
             raise BadRequest(f"max_tokens must be at least 1, not {request.max_tokens}.", field="max_tokens")
         return min(request.max_tokens, room)
+
+    def _reply(self, request: Request, rendered: Rendered) -> dict[str, Any]:
+        """How the reply begins and what may stand in it, as output.py wants to know it."""
+        if request.task == "complete":
+            return {"state": None, "continuing": True, "tools": []}
+        return {
+            "state": "reasoning" if rendered.thinking else "normal",
+            "continuing": request.continue_last,
+            "tools": [] if request.tool_choice == "none" else list(request.tools),
+        }
 
     def _stops(self, request: Request) -> list[str]:
         if any(not stop for stop in request.stop):
@@ -162,28 +188,17 @@ class Preparer:
             "seed": int(seed) & (1 << 64) - 1,
         }
 
+    def _penalties(self, request: Request) -> dict[str, Any]:
+        size = penalties.vocabulary_of(self._tokenizer, self._end)
+        return penalties.settings(asdict(request.sampling), self._defaults, self._generation, size)
 
-def _plain(index: int, message: Message) -> dict[str, Any]:
-    """The dict a chat template sees; text parts joined, absent keys left out."""
-    where = f"messages[{index}]"
-    content = message.content
-    if isinstance(content, tuple):
-        if any(part.kind != "text" for part in content):
-            raise BadRequest(f"{where} has a part that is not text.", field=where)
-        content = "".join(part.text for part in content)
-    if content is None and not (message.role == "assistant" and message.tool_calls):
-        raise BadRequest(f"{where} ({message.role}) has no content.", field=where)
-    # Few templates know OpenAI's "developer"; it is a system message.
-    plain: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role}
-    plain["content"] = content or ""
-    if message.tool_calls:
-        plain["tool_calls"] = [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-            for c in message.tool_calls
-        ]
-    for key in ("name", "tool_call_id"):
-        if (value := getattr(message, key)) is not None:
-            plain[key] = value
-    if message.reasoning is not None:
-        plain["reasoning_content"] = message.reasoning
-    return plain
+    def _constraint(self, request: Request, tokens: list[int], thinking: bool) -> dict[str, Any] | None:
+        if (forced := tools.forced(request)) is not None:
+            try:
+                return constraint.settings(forced, tokens, thinking, self._tokenizer, self.grammars)
+            except BadRequest as error:
+                text = f"This tool_choice cannot be had here: {error.message}"
+                raise BadRequest(text, field="tool_choice") from error
+        if request.format is None:
+            return None
+        return constraint.settings(request, tokens, thinking, self._tokenizer, self.grammars)
