@@ -5,7 +5,7 @@ Only asks backends' model sources; knows no registry, no format and no folder la
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,14 @@ def list_(as_json: bool) -> None:
     if as_json:
         render.print_json(rows)
         return
-    table = [[r["name"], _where(r), r["backend"], r["source"]] for r in rows]
-    render.print_table(["NAME", "SIZE", "BACKEND", "FROM"], table)
+    table = [[r["name"], _where(r), _for(r["tasks"]), r["backend"], r["source"]] for r in rows]
+    render.print_table(["NAME", "SIZE", "FOR", "BACKEND", "FROM"], table)
+
+
+def _for(tasks: Sequence[str]) -> str:
+    """What a model is for, in a word: one that chats can complete a text as well."""
+    first = next(iter(tasks), "")
+    return {"complete": "text", "embed": "embeddings", "image": "images"}.get(first, first)
 
 
 def _where(row: dict[str, Any]) -> str:
@@ -63,13 +69,14 @@ def _rows() -> list[dict[str, Any]]:
             rows[backend, info.name] = {**_plain(info), "backend": backend, "here": True}
     for backend, source in found.items():
         for name, text in source.aliases().items():
-            absent = {
+            absent: dict[str, Any] = {
                 "name": name,
                 "path": None,
                 "size": 0,
                 "source": text,
                 "backend": backend,
                 "here": False,
+                "tasks": [],
             }
             rows.setdefault((backend, name), absent)
     for backend, catalog in context.catalogs().items():
@@ -78,17 +85,17 @@ def _rows() -> list[dict[str, Any]]:
     for name, entry in context.model_table().items():
         if isinstance(entry, dict):
             target, backend = str(entry.get("model", name)), str(entry.get("backend", ""))
-            alias = {
+            alias: dict[str, Any] = {
                 "name": name,
                 "path": None,
                 "size": 0,
                 "source": f"alias of {target}",
                 "backend": backend,
+                "tasks": [],
             }
             twin = next((row for (_, other), row in rows.items() if other == target), None)
-            seen = (
-                {key: twin[key] for key in ("path", "size", "here", "backend")} if twin else {"here": False}
-            )
+            same = ("path", "size", "here", "backend", "tasks")
+            seen = {key: twin[key] for key in same} if twin else {"here": False}
             rows["", name] = {**alias, **seen, **({"backend": backend} if backend else {})}
     return [rows[key] for key in sorted(rows, key=lambda key: (key[1], key[0]))]
 
@@ -100,6 +107,7 @@ def _plain(info: ModelInfo) -> dict[str, Any]:
         "size": info.size,
         "source": info.source,
         "details": dict(info.details),
+        "tasks": list(info.tasks),
     }
 
 
@@ -139,6 +147,7 @@ def show(name: str, backend: str | None, as_json: bool) -> None:
         render.print_json(_plain(info))
         return
     facts = {"name": info.name, "path": info.path, "size": size_text(info.size), "source": info.source}
+    facts |= {"for": _for(info.tasks)} if info.tasks else {}
     for key, value in {**facts, **info.details}.items():
         click.echo(f"{key.replace('_', ' ')}: {value}")
 

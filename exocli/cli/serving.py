@@ -13,7 +13,7 @@ from exocli.cli.render import Globals
 from exocli.errors import ExoError
 from exocli.runtime.session import Session
 from exocli.server.hub import Opener, Served
-from exocli.types import to_json
+from exocli.types import Task, to_json
 
 
 def served(
@@ -74,5 +74,16 @@ def _served(name: str, choice: context.Choice, opener: Opener) -> Served:
         open=opener,
         backend=choice.backend,
         most=choice.spec.capabilities.max_concurrency,
+        tasks=_tasks(choice),
         system=choice.ref.entry.get("system"),
     )
+
+
+def _tasks(choice: context.Choice) -> tuple[Task, ...]:
+    """What its model is for: by its files, else all that the backend could do."""
+    try:
+        source = context.source_of(choice.spec)
+        known = source.show(choice.ref).tasks if source is not None else ()
+    except Exception:  # a plugin's, or a model that is not here yet
+        known = ()
+    return known or choice.spec.capabilities.tasks

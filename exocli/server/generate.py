@@ -62,9 +62,9 @@ async def generate(http: HttpRequest, api: Api) -> Response:
 
 
 def start(http: HttpRequest, state: State, api: Api, call: Call) -> Running:
-    """Into the registry, and to the engine's queue. Raises ModelNotFound, Overloaded."""
-    model, served = state.hub.find(call.model)
+    """Into the registry, and to the engine's queue. Raises ModelNotFound, Unsupported, Overloaded."""
     request = call.request
+    model, served = state.hub.find_for(call.model, request.task)
     if (
         served.system is not None
         and request.messages

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from exocli.errors import BadRequest, ExoError, ModelNotFound, Overloaded, from_dict
+from exocli.backend import TASK_WORDS
+from exocli.errors import BadRequest, ExoError, ModelNotFound, Overloaded, Unsupported, from_dict
 from exocli.runtime.session import Session
-from exocli.types import Finished
+from exocli.types import Finished, Task
 
 Opener = Callable[[int | None], Session]
 """(concurrency) → a fresh session, nothing loaded; blocking; raises the ExoError that prevents it."""
@@ -27,14 +28,15 @@ TICK_S = 1.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """A model to serve. `name` is what clients write (it may hold `*`); those with one `key` share a
-    session. `most` is how many requests its backend can run at once, as far as known before it is open;
-    `system` stands in where a request has no system message."""
+    session. `most` is how many requests its backend can run at once, `tasks` what it is for, both as far
+    as known before it is open (() = not at all); `system` stands in where a request has no system message."""
 
     name: str
     key: str
     open: Opener
     backend: str
     most: int = 1
+    tasks: tuple[Task, ...] = ()
     size: int = 0
     system: str | None = None
     details: Mapping[str, Any] | None = None
@@ -78,6 +80,17 @@ class Model:
         if self.opened is not None and self.opened.loaded:
             return "loaded"
         return "failed" if self.problem is not None else "idle"
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """What it is for; () while nobody knows."""
+        opened = self.opened if self.opened is not None and self.opened.loaded else None
+        return opened.capabilities.tasks if opened is not None else self.served.tasks
+
+    def may(self, task: Task) -> bool:
+        """Could it do this? Before it is open a text model's tasks are known by and large only."""
+        known = self.tasks
+        return not known or task in known or (self.state != "loaded" and "embed" not in (task, *known))
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -183,6 +196,21 @@ class Hub:
             model = by_key.setdefault(one.key, Model(one, concurrency, max_queue, idle_unload))
             self.models.setdefault(one.name, model)
             self.served.setdefault(one.name, one)
+
+    def able(self, task: Task) -> list[str]:
+        """The names of the models that could do this."""
+        return [name for name, model in self.models.items() if model.may(task)]
+
+    def find_for(self, name: str | None, task: Task) -> tuple[Model, Served]:
+        """As `find`; without a name the first model that could do it. Raises Unsupported, naming those,
+        if this one cannot."""
+        able = self.able(task)
+        model, served = self.find(name or (able[0] if able else None))
+        if not model.may(task):
+            others = f"of this server's models, {', '.join(able)} can" if able else "no model here can"
+            text = f"{served.name} cannot {TASK_WORDS.get(task, task)}: {others}."
+            raise Unsupported(text, field="model", tasks=list(model.tasks))
+        return model, served
 
     def find(self, name: str | None) -> tuple[Model, Served]:
         """Raises ModelNotFound that lists the names. Never a path, never a name that is not listed."""

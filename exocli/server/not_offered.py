@@ -8,12 +8,9 @@ from starlette.responses import Response
 from exocli.server.problems import NotOffered
 
 PATHS = (
-    "/v1/embeddings",
     "/v1/images/generations",
     "/v1/audio/transcriptions",
     "/v1/audio/speech",
-    "/api/embed",
-    "/api/embeddings",
     "/api/pull",
 )
 WHY = {"/api/pull": 'models are pulled on the server\'s machine, with "exo models pull NAME"'}

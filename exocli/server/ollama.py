@@ -136,7 +136,7 @@ def _call(body: _Either, request: Request, empty: bool) -> Call:
         stream=body.stream is not False,
         return_progress=True,  # it is the only form of progress that Ollama's clients pass over
         timeout=body.timeout,
-        keep_alive=_seconds(body.keep_alive),
+        keep_alive=seconds(body.keep_alive),
         empty=empty,
     )
 
@@ -176,7 +176,7 @@ def _format(value: str | dict[str, Any] | None) -> dict[str, Any] | None:
     raise BadRequest('format must be "json" or a JSON schema.', field="format")
 
 
-def _seconds(value: float | str | None) -> float | None:
+def seconds(value: float | str | None) -> float | None:
     """A number of seconds, or a duration like "10m" or "-1"; below 0 means for good. Raises BadRequest."""
     if value is None or isinstance(value, (int, float)):
         return value

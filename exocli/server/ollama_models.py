@@ -91,7 +91,7 @@ async def show(http: HttpRequest) -> Response:
     state = state_of(http)
     body = parse(ShowRequest, await read(http, state.settings.max_body))
     model, served = state.hub.find(body.model or body.name)
-    capabilities = ["completion"]
+    capabilities = ["embedding"] if model.tasks == ("embed",) else ["completion"]
     if model.opened is not None:
         found = model.opened.capabilities
         capabilities += ["tools"] if found.tools else []
@@ -123,18 +123,14 @@ async def ollama_version(http: HttpRequest) -> Response:
 
 async def load_or_unload(http: HttpRequest, state: State, call: Call) -> Response:
     """A call without a prompt. The answer comes once the model is loaded (or unloaded)."""
-    model, _ = state.hub.find(call.model)
+    model = await load_or_unload_now(http, state, call)
     chat = http.url.path == "/api/chat"
     said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if chat else {"response": ""}
     answer = {"model": call.model or model.name, "created_at": stamp(datetime.now(UTC)), **said, "done": True}
     if call.keep_alive == 0:
-        now = model.unload()
-        exo = {"exo": {"in_use": model.in_use}} if not now else {}
+        exo = {"exo": {"in_use": model.in_use}} if model.unload_when_idle else {}
         answer |= {"done_reason": "unload", **exo}
     else:
-        if call.keep_alive is not None:
-            model.keep(call.keep_alive)
-        await unless_gone(http, _load(model))
         answer |= {"done_reason": "load"}
     if not call.stream:
         return json_response(answer)
@@ -143,6 +139,18 @@ async def load_or_unload(http: HttpRequest, state: State, call: Call) -> Respons
         yield line(answer)
 
     return respond(once(), "application/x-ndjson", {})
+
+
+async def load_or_unload_now(http: HttpRequest, state: State, call: Call) -> Model:
+    """Unloads where keep_alive is 0 (when its last request is done), else loads and waits for it."""
+    model, _ = state.hub.find(call.model) if call.model else state.hub.find_for(None, call.request.task)
+    if call.keep_alive == 0:
+        model.unload()
+        return model
+    if call.keep_alive is not None:
+        model.keep(call.keep_alive)
+    await unless_gone(http, _load(model))
+    return model
 
 
 async def _load(model: Model) -> None:

@@ -15,12 +15,14 @@ from exocli.server.state import state_of
 
 def _openai(name: str, model: Model) -> dict[str, Any]:
     facts = {"context_length": model.facts["context"]} if model.facts.get("context") else {}
+    tasks = {"tasks": list(model.tasks)} if model.tasks else {}
     return {
         "id": name,
         "object": "model",
         "created": model.created,
         "owned_by": model.served.backend,
         **facts,
+        **tasks,
     }
 
 

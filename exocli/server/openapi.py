@@ -11,7 +11,16 @@ from pydantic.json_schema import models_json_schema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from exocli.server import anthropic, not_offered, ollama, ollama_models, openai_chat, openai_completions
+from exocli.server import (
+    anthropic,
+    not_offered,
+    ollama,
+    ollama_embed,
+    ollama_models,
+    openai_chat,
+    openai_completions,
+    openai_embeddings,
+)
 from exocli.server import openai_responses as responses
 from exocli.server.generate import json_response
 from exocli.server.problems import api_of
@@ -24,12 +33,15 @@ ROUTES: tuple[tuple[str, str, str, type[BaseModel] | None, tuple[str, ...]], ...
     ("post", "/v1/responses", "OpenAI Responses, stateless", responses.ResponsesRequest, (JSON, SSE)),
     ("get", "/v1/responses/{id}", "A response while it is in flight", None, (JSON,)),
     ("post", "/v1/responses/{id}/cancel", "Cancel a response", None, (JSON,)),
+    ("post", "/v1/embeddings", "OpenAI Embeddings", openai_embeddings.EmbeddingsRequest, (JSON,)),
     ("get", "/v1/models", "The models' names", None, (JSON,)),
     ("get", "/v1/models/{name}", "One model", None, (JSON,)),
     ("post", "/v1/messages", "Anthropic Messages", anthropic.MessagesRequest, (JSON, SSE)),
     ("post", "/v1/messages/count_tokens", "Count a prompt's tokens", anthropic.CountRequest, (JSON,)),
     ("post", "/api/chat", "Ollama chat", ollama.ChatRequest, (LINES, JSON)),
     ("post", "/api/generate", "Ollama generate; load and unload", ollama.GenerateRequest, (LINES, JSON)),
+    ("post", "/api/embed", "Ollama embeddings", ollama_embed.EmbedRequest, (JSON,)),
+    ("post", "/api/embeddings", "The older form, of one text", ollama_embed.EmbeddingsRequest, (JSON,)),
     ("post", "/api/show", "About a model", ollama_models.ShowRequest, (JSON,)),
     ("get", "/api/tags", "The models' names", None, (JSON,)),
     ("get", "/api/ps", "Loaded models", None, (JSON,)),

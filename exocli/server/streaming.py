@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from sse_starlette.sse import EventSourceResponse
 from starlette.requests import Request as HttpRequest
@@ -30,7 +30,7 @@ T = TypeVar("T")
 class Call:
     """What an API's request asks for. `request` has neither id nor model name yet; `timeout` in seconds;
     `keep_alive` in seconds, None = as it is; `empty`: nothing to answer, only load (or unload);
-    `echo`: the reply begins with the prompt."""
+    `echo`: the reply begins with the prompt; `encoding`: how vectors are written."""
 
     request: Request
     model: str | None
@@ -41,6 +41,7 @@ class Call:
     keep_alive: float | None = None
     empty: bool = False
     echo: bool = False
+    encoding: Literal["float", "base64"] = "float"
 
 
 @dataclass(slots=True)

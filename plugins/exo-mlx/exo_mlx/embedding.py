@@ -101,8 +101,9 @@ class EmbeddingEngine(StepEngine):
         texts = self._texts.encode(request.inputs, request.truncate)
         for index, ids in enumerate(texts):
             if len(ids) > self._texts.limit:
+                which = f"Text {index + 1} of {len(texts)}" if len(texts) > 1 else "The text"
                 raise ContextOverflow(
-                    f"Text {index + 1} of {len(texts)} has {len(ids)} tokens; {self._name} takes "
+                    f"{which} has {len(ids)} tokens; {self._name} takes "
                     f"{self._texts.limit}. Shorten it, or let it be cut (truncate).",
                     field="input",
                     prompt_tokens=len(ids),

@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -276,7 +276,10 @@ def details(path: Path) -> dict[str, Any]:
         "architecture": config.get("model_type"),
         "layers": text.get("num_hidden_layers"),
         "context": folder.context_of(config),
-        "dimensions": config.get("hidden_size") if sentence.is_sentence_model(path) else None,
         "dtype": f"{quantization['bits']}-bit" if "bits" in quantization else config.get("torch_dtype"),
     }
+    if sentence.is_sentence_model(path):
+        with suppress(ModelBroken):
+            found = sentence.read(path)
+            facts |= {"context": found.limit, "dimensions": found.width}
     return {key: value for key, value in facts.items() if value is not None}

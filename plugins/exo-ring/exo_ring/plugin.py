@@ -32,7 +32,7 @@ def exo_backends() -> Iterable[BackendSpec]:
         open_options="exo_ring.options:Options",
         probe="exo_ring.plugin:probe",
         baseline="exo_ring.baseline:open_bare",
-        models="exo_mlx.models:source",
+        models="exo_ring.models:source",
         launch="exo_ring.launcher:launch",
         capabilities=CAPABILITIES,
     )
