@@ -20,7 +20,7 @@ from exo_mlx.gguf_file import GGUFFile
 from tests.exo_mlx import tiny
 
 QUANTIZED = sorted(quants.FORMATS)
-DENSE = ["F32", "F16", "Q6_K"]
+DENSE = ["F32", "F16", "BF16", *sorted(quants.DENSE)]
 
 
 def dequantized(weights: dict[str, mx.array], module: str, bits: int) -> np.ndarray[Any, Any]:
@@ -40,12 +40,15 @@ def test_every_type_is_repacked_without_any_difference(kind: str, seed: int, row
     assert np.array_equal(got, expected)
 
 
-@pytest.mark.parametrize("kind", QUANTIZED + DENSE)
-def test_a_whole_file_has_the_values_and_the_row_order_of_the_original(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kinds", [QUANTIZED, DENSE])
+def test_a_whole_file_has_the_values_and_the_row_order_of_the_original(
+    kinds: list[str], tmp_path: Path
+) -> None:
     source, folder = tmp_path / "m.gguf", tmp_path / "out"
-    tiny.write_gguf(source, kind)
+    tiny.write_gguf(source, kinds)
     folder.mkdir()
     gguf.convert(source, folder)
+    config = json.loads((folder / "config.json").read_text()).get("quantization", {})
     weights = mx.load(str(folder / "model.safetensors"))
     for tensor in oracle.GGUFReader(source).tensors:
         name = next(n for n in tiny.weights() if tiny.gguf_name(n) == tensor.name)
@@ -53,7 +56,9 @@ def test_a_whole_file_has_the_values_and_the_row_order_of_the_original(kind: str
         heads = tiny.HEADS if ".q_proj" in name else tiny.KV_HEADS if ".k_proj" in name else 0
         module = name.removesuffix(".weight")
         if f"{module}.scales" in weights:
-            got = dequantized(weights, module, quants.FORMATS[kind].bits)
+            bits = config.get(module, config)["bits"]
+            assert bits == quants.FORMATS[tensor.tensor_type.name].bits
+            got = dequantized(weights, module, bits)
         else:
             got = np.array(weights[name].astype(mx.float32))
         assert np.array_equal(tiny.permuted(got, heads) if heads else got, expected), name
@@ -94,11 +99,19 @@ def test_the_real_tokenizer_splits_digits_and_keeps_control_tokens_whole(smollm2
     ("changes", "words"),
     [
         ({"arch": "mamba"}, '"mamba"'),
-        ({"kind": "Q2_K"}, "Q2_K"),
+        ({"kind": "NVFP4"}, "NVFP4"),
         ({"extra": "rope_freqs.weight"}, "rope_freqs.weight"),
+        ({"extra": "blk.2.attn_q.weight"}, "blk.2.attn_q.weight"),
+        ({"extra": "blk.0.attn_q.bias"}, "lacks the tensor blk.0.attn_k.bias"),
+        ({"without": "blk.1.ffn_up.weight"}, "lacks the tensor blk.1.ffn_up.weight"),
+        ({"without": "output_norm.weight"}, "lacks the tensor output_norm.weight"),
+        ({"expert_count": 8}, "expert_count = 8"),
+        ({"rope__dimension_count": 32}, "rope.dimension_count = 32"),
+        ({"rope__scaling__type": "longrope"}, '"longrope"'),
         ({"extra": "blk.0.ffn_gate_exps.weight"}, "ffn_gate_exps"),
-        ({"tokenizer__model": "llama"}, '"llama"'),
-        ({"tokenizer__pre": "tekken"}, '"tekken"'),
+        ({"tokenizer__model": "bert"}, '"bert"'),
+        ({"tokenizer__model": "llama"}, "tokenizer's scores"),
+        ({"tokenizer__pre": "viking"}, '"viking"'),
         ({"block_count": None}, "block_count"),
         ({"attention__head_count": 0}, "metadata"),
     ],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,56 +78,99 @@ def permuted(array: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
     return halves.swapaxes(1, 2).reshape(array.shape)
 
 
-def write_gguf(path: Path, kind: str = "Q4_1", arch: str = "llama", **changes: Any) -> Weights:
-    """A GGUF file with the matrices of type `kind`; returns the weights before quantization.
+def tokenizer_metadata() -> dict[str, Any]:
+    """GGUF's keys for the tiny vocabulary."""
+    tokens, types, merges = vocabulary()
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.chat_template": TEMPLATE,
+    }
 
-    `changes` replaces metadata: a key with `__` for `.`; None leaves it out.
+
+def write_gguf(
+    path: Path, kind: str | Sequence[str] = "Q4_1", arch: str = "llama", **changes: Any
+) -> Weights:
+    """A GGUF file with the matrices of type `kind`, or of several in turn; returns the weights before.
+
+    `changes` replaces metadata: a key with `__` for `.`; None leaves it out. `extra` is a tensor more,
+    `without` one less, `parts` splits the file.
     """
     values = weights()
-    writer = GGUFWriter(path, arch)
-    tokens, types, merges = vocabulary()
-    numbers = {
+    extra, without, parts = (changes.pop(name, None) for name in ("extra", "without", "parts"))
+    metadata: dict[str, Any] = {
         "context_length": 512,
         "embedding_length": HIDDEN,
         "block_count": LAYERS,
         "feed_forward_length": FEED,
         "attention.head_count": HEADS,
         "attention.head_count_kv": KV_HEADS,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        **tokenizer_metadata(),
     }
-    wanted = {key.replace("__", "."): value for key, value in changes.items()}
-    for key, value in numbers.items():
-        if wanted.get(key, 0) is not None:
-            writer.add_uint32(f"{arch}.{key}", wanted.get(key, value))
-    writer.add_float32(f"{arch}.attention.layer_norm_rms_epsilon", 1e-5)
-    writer.add_string("tokenizer.ggml.model", wanted.get("tokenizer.model", "gpt2"))
-    writer.add_string("tokenizer.ggml.pre", wanted.get("tokenizer.pre", "smollm"))
-    writer.add_array("tokenizer.ggml.tokens", tokens)
-    writer.add_array("tokenizer.ggml.token_type", types)
-    writer.add_array("tokenizer.ggml.merges", merges)
-    writer.add_uint32("tokenizer.ggml.eos_token_id", 2)
-    writer.add_uint32("tokenizer.ggml.bos_token_id", 1)
-    writer.add_string("tokenizer.chat_template", TEMPLATE)
+    for key, value in changes.items():
+        key = key.replace("__", ".")
+        metadata[key.replace("tokenizer.", "tokenizer.ggml.", 1) if key.startswith("tokenizer.") else key] = (
+            value
+        )
+    arrays = {}
     for name, array in values.items():
         heads = HEADS if ".q_proj" in name else KV_HEADS if ".k_proj" in name else 0
-        stored = permuted(array, heads) if heads else array
-        _add(writer, gguf_name(name), stored, kind if stored.ndim == 2 else "F32")
-    if "extra" in wanted:
-        writer.add_tensor(wanted["extra"], np.zeros(32, np.float32))
+        if gguf_name(name) != without:
+            arrays[gguf_name(name)] = permuted(array, heads) if heads else array
+    if extra is not None:
+        arrays[extra] = np.zeros(32, np.float32)
+    write_arrays(path, arch, metadata, arrays, kind, parts)
+    return values
+
+
+def write_arrays(
+    path: Path,
+    arch: str,
+    metadata: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray[Any, Any]],
+    kind: str | Sequence[str] = "F32",
+    parts: int | None = None,
+) -> None:
+    """A GGUF file of any architecture, the matrices of type `kind` or of several in turn.
+
+    `metadata`'s keys get the architecture's name in front unless they are the tokenizer's. `parts`: split
+    into so many files."""
+    writer = GGUFWriter(path, arch, split_max_tensors=-(-len(arrays) // parts) if parts else 0)
+    for key, value in metadata.items():
+        name = key if key.startswith("tokenizer.") else f"{arch}.{key}"
+        if isinstance(value, bool):
+            writer.add_bool(name, value)
+        elif isinstance(value, int):
+            writer.add_uint32(name, value)
+        elif isinstance(value, float):
+            writer.add_float32(name, value)
+        elif isinstance(value, str):
+            writer.add_string(name, value)
+        elif value is not None:
+            writer.add_array(name, value)
+    kinds = itertools.cycle([kind] if isinstance(kind, str) else kind)
+    for name, array in arrays.items():
+        _add(writer, name, array, next(kinds) if array.ndim == 2 else "F32")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return values
 
 
 def _add(writer: GGUFWriter, name: str, array: np.ndarray[Any, Any], kind: str) -> None:
     type_ = GGMLQuantizationType[kind]
     if kind in ("F32", "F16"):
         writer.add_tensor(name, array.astype(np.float32 if kind == "F32" else np.float16))
-    elif kind in ("Q4_K", "Q5_K", "Q6_K", "Q2_K"):  # the package reads these but does not write them
-        writer.add_tensor(name, random_blocks(kind, array.shape), raw_dtype=type_)
-    else:
+    elif kind in ("BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"):
         writer.add_tensor(name, quantize(array, type_), raw_dtype=type_)
+    else:  # the package reads these but does not write them
+        writer.add_tensor(name, random_blocks(kind, array.shape), raw_dtype=type_)
 
 
 def random_blocks(kind: str, shape: tuple[int, ...], seed: int = 1) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -136,7 +181,19 @@ def random_blocks(kind: str, shape: tuple[int, ...], seed: int = 1) -> np.ndarra
     rng = np.random.default_rng(seed)
     blocks = rng.integers(0, 256, (shape[0] * shape[1] // block, size), dtype=np.uint8)
     halves = rng.normal(0, 0.01, (len(blocks), 2)).astype(np.float16).view(np.uint8)
-    places = {"Q6_K": (208, 2), "Q2_K": (80, 4), "Q4_0": (0, 2), "Q5_0": (0, 2), "Q8_0": (0, 2)}
+    if kind == "IQ1_M":  # spread over the scales; its exponent must not be all ones
+        blocks[:, 55] = blocks[:, 55] & 0x0F | 0x20
+    if kind == "MXFP4":  # an exponent
+        blocks[:, 0] = blocks[:, 0] % 8 + 120
+    places = {
+        "Q2_K": (80, 4),
+        "Q3_K": (108, 2),
+        "Q6_K": (208, 2),
+        "TQ1_0": (52, 2),
+        "TQ2_0": (64, 2),
+        **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0"), (0, 2)),
+        **dict.fromkeys(("IQ1_M", "MXFP4"), (0, 0)),
+    }
     at, width = places.get(kind, (0, 4))
     blocks[:, at : at + width] = halves[:, :width]
     return blocks.reshape(shape[0], -1)
@@ -147,14 +204,14 @@ def write_folder(path: Path, dtype: str = "float32", **config: Any) -> Path:
     import mlx.core as mx
 
     from exo_mlx import gguf, tokenizer_gguf
-    from exo_mlx.gguf_file import GGUFFile
+    from exo_mlx.gguf_parts import GGUFModel
 
     path.mkdir(parents=True, exist_ok=True)
     source = path / "source.gguf"
     values = write_gguf(source, "F32")
-    with GGUFFile(source) as file:
+    with GGUFModel(source) as file:
         _, base = gguf.plan(file)
-        tokenizer = tokenizer_gguf.write(file.metadata, path)
+        tokenizer = tokenizer_gguf.write(file.metadata, path, source)
     source.unlink()
     arrays = {name: mx.array(value).astype(getattr(mx, dtype)) for name, value in values.items()}
     mx.save_safetensors(str(path / "model.safetensors"), arrays, {"format": "mlx"})

@@ -1,7 +1,7 @@
 """Converts a GGUF file into a model folder in mlx-lm's format, without requantizing.
 
-An architecture is a `Family`: its names for tensors and its config. One that is not listed, a tensor
-type or a tensor that is not known is refused by name before anything is written.
+An architecture is a `Family` (families.py). One that is not listed, a tensor type or a tensor that is not
+known, or one that is missing, is refused by name before anything is written.
 """
 
 from __future__ import annotations
@@ -9,80 +9,24 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from exocli import CancelToken, ModelBroken, ProgressFn
+from numpy.typing import NDArray
 
-from exo_mlx import quants, tokenizer_gguf
-from exo_mlx.gguf_file import GGUFFile, Tensor
+from exo_mlx import families, quants, tokenizer_gguf
+from exo_mlx.families import Family
+from exo_mlx.gguf_file import Tensor
+from exo_mlx.gguf_parts import GGUFModel
 
 _PLAIN = {"F32": ("F32", "<f4"), "F16": ("F16", "<f2"), "BF16": ("BF16", "<u2")}
 """GGUF type → safetensors type and how numpy reads it (bfloat16 is passed through as it is)."""
-_DENSE = frozenset(("Q6_K",))
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """How one GGUF architecture maps to one of mlx-lm's.
-
-    `layer` and `top`: GGUF name (without `blk.N.` and the `.weight` or `.bias`) → mlx-lm's name.
-    `permuted`: those whose rows GGUF stores in another order for its rotary embedding, with the
-    metadata key that counts their heads. `config`: metadata → what config.json says beyond the shapes.
-    """
-
-    model_type: str
-    layer: Mapping[str, str]
-    top: Mapping[str, str]
-    permuted: Mapping[str, str]
-    config: Callable[[Mapping[str, Any], str], dict[str, Any]]
-
-
-def _llama_config(metadata: Mapping[str, Any], arch: str) -> dict[str, Any]:
-    heads = int(metadata[f"{arch}.attention.head_count"])
-    hidden = int(metadata[f"{arch}.embedding_length"])
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_size": hidden,
-        "num_hidden_layers": int(metadata[f"{arch}.block_count"]),
-        "intermediate_size": int(metadata[f"{arch}.feed_forward_length"]),
-        "num_attention_heads": heads,
-        "num_key_value_heads": int(metadata.get(f"{arch}.attention.head_count_kv", heads)),
-        "head_dim": int(metadata.get(f"{arch}.attention.key_length", hidden // heads)),
-        "rms_norm_eps": _short(metadata[f"{arch}.attention.layer_norm_rms_epsilon"]),
-        "rope_theta": _short(metadata.get(f"{arch}.rope.freq_base", 10000.0)),
-        "max_position_embeddings": int(metadata[f"{arch}.context_length"]),
-        "hidden_act": "silu",
-    }
-
-
-def _short(value: float) -> float:
-    """The shortest decimal that is this float32: 1e-05, not 9.999999747378752e-06."""
-    return float(str(np.float32(value)))
-
-
-FAMILIES: dict[str, Family] = {
-    "llama": Family(
-        model_type="llama",
-        layer={
-            "attn_norm": "input_layernorm",
-            "attn_q": "self_attn.q_proj",
-            "attn_k": "self_attn.k_proj",
-            "attn_v": "self_attn.v_proj",
-            "attn_output": "self_attn.o_proj",
-            "ffn_norm": "post_attention_layernorm",
-            "ffn_gate": "mlp.gate_proj",
-            "ffn_up": "mlp.up_proj",
-            "ffn_down": "mlp.down_proj",
-        },
-        top={"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"},
-        permuted={"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"},
-        config=_llama_config,
-    ),
-}
+_ROWS_AT_ONCE = 1 << 24
+"""Weights that are made dense at a time: the embedding of a large vocabulary would take gigabytes."""
 
 _LAYER = re.compile(r"^blk\.(\d+)\.(\w+)\.(weight|bias)$")
 _TOP = re.compile(r"^(\w+)\.(weight|bias)$")
@@ -90,12 +34,19 @@ _TOP = re.compile(r"^(\w+)\.(weight|bias)$")
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where a tensor goes: mlx-lm's `module` and `leaf`; `heads` > 0 if its rows are to be unpermuted."""
+    """Where a tensor goes: mlx-lm's `module` and `leaf`; `heads` > 0 if its rows are to be unpermuted;
+    `shifted` if GGUF holds it plus one."""
 
     tensor: Tensor
     module: str
     leaf: str
     heads: int
+    shifted: bool
+
+    @property
+    def format(self) -> quants.Format | None:
+        """How it is repacked; None for what is or becomes dense, as all vectors do."""
+        return quants.FORMATS.get(self.tensor.kind) if len(self.tensor.shape) == 2 else None
 
 
 Spec = tuple[str, str, tuple[int, ...]]
@@ -113,13 +64,13 @@ def convert(
     Raises ModelNotFound, or ModelBroken (damaged, or not supported, by name) with nothing written;
     OSError where the disk refuses; Cancelled.
     """
-    with GGUFFile(source) as file:
+    with GGUFModel(source) as file:
         try:
             targets, config = plan(file)
-        except (KeyError, TypeError, ZeroDivisionError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError) as error:
             raise ModelBroken(f"{source} lacks metadata that its architecture needs: {error}.") from error
         ends = tokenizer_gguf.end_tokens(file.metadata)
-        tokenizer_config = tokenizer_gguf.write(file.metadata, folder)
+        tokenizer_config = tokenizer_gguf.write(file.metadata, folder, source)
         tokenizer_config["model_max_length"] = config["max_position_embeddings"]
         ids = {
             f"{name}_token_id": file.metadata[f"tokenizer.ggml.{key}_token_id"]
@@ -132,30 +83,34 @@ def convert(
         _write_weights(file, targets, folder, progress, cancel or CancelToken())
 
 
-def plan(file: GGUFFile) -> tuple[list[_Target], dict[str, Any]]:
+def plan(file: GGUFModel) -> tuple[list[_Target], dict[str, Any]]:
     """Every tensor's target, and config.json; raises ModelBroken for what is not supported."""
     metadata, path = file.metadata, file.path
     arch = str(metadata.get("general.architecture"))
-    family = FAMILIES.get(arch)
+    family = families.FAMILIES.get(arch)
     if family is None:
-        known = ", ".join(sorted(FAMILIES))
+        known = ", ".join(sorted(families.FAMILIES))
         raise ModelBroken(f'{path} is of the architecture "{arch}": {known} can be converted.')
-    for key in ("rope.scaling.type", "expert_count"):
-        if metadata.get(f"{arch}.{key}") not in (None, 0, "none"):
-            raise ModelBroken(f"{path} uses {arch}.{key}, which cannot be converted.")
     tokenizer_gguf.check(metadata, path)
-    targets = [_target(tensor, family, arch, file) for tensor in file.tensors]
-    names = {target.module for target in targets}
-    quantized = {
-        t.module: quants.FORMATS[t.tensor.kind].bits for t in targets if t.tensor.kind in quants.FORMATS
-    }
-    config: dict[str, Any] = {
+    config = family.config(metadata, arch)
+    families.check(metadata, arch, config, path)
+    by_name = {tensor.name: tensor for tensor in file.tensors}
+    factors = by_name.pop(families.ROPE_FACTORS, None)
+    scaling = families.rope_scaling(
+        metadata, arch, None if factors is None else _dense(file, factors, 0, None)[0], config, path
+    )
+    biased = _check_names(by_name, family, arch, config["num_hidden_layers"], path)
+    targets = [_target(tensor, family, arch, file) for tensor in by_name.values()]
+    config = {
         "model_type": family.model_type,
-        **family.config(metadata, arch),
-        "vocab_size": len(metadata["tokenizer.ggml.tokens"]),
-        "tie_word_embeddings": "lm_head" not in names,
+        **config,
+        **biased,
+        **({"rope_scaling": scaling} if scaling else {}),
+        "vocab_size": by_name["token_embd.weight"].shape[0],
+        "tie_word_embeddings": "output.weight" not in by_name,
         "torch_dtype": "float32",
     }
+    quantized = {target.module: target.format.bits for target in targets if target.format}
     if quantized:
         usual = max(set(quantized.values()), key=list(quantized.values()).count)
         config["quantization"] = {"group_size": quants.GROUP, "bits": usual, "mode": "affine"} | {
@@ -166,21 +121,42 @@ def plan(file: GGUFFile) -> tuple[list[_Target], dict[str, Any]]:
     return targets, config
 
 
-def _target(tensor: Tensor, family: Family, arch: str, file: GGUFFile) -> _Target:
+def _check_names(
+    names: Collection[str], family: Family, arch: str, layers: int, path: Path
+) -> dict[str, bool]:
+    """Is every tensor there, and no other? Returns what config.json says of biases."""
+    config: dict[str, bool] = {}
+    wanted = {f"{name}.weight" for name in families.TOP if name != "output"}
+    inner = {f"{name}.weight" for name in family.layer}
+    for key, owners in family.biases:
+        there = key is None or any(f"blk.0.{name}.bias" in names for name in owners)
+        inner |= {f"{name}.bias" for name in owners} if there else set()
+        if key is not None and there:
+            config[key] = True
+    wanted |= {f"blk.{layer}.{name}" for layer in range(layers) for name in inner}
+    for name in names:
+        if name not in wanted and name != "output.weight":
+            raise ModelBroken(f"{path} has the tensor {name}, which {arch} is not known to have.")
+    for name in sorted(wanted):
+        if name not in names:
+            raise ModelBroken(f"{path} lacks the tensor {name}, which {arch} models have.")
+    return config
+
+
+def _target(tensor: Tensor, family: Family, arch: str, file: GGUFModel) -> _Target:
     layer, top = _LAYER.match(tensor.name), _TOP.match(tensor.name)
-    if layer and layer[2] in family.layer:
+    if layer:
         module, leaf, key = f"model.layers.{layer[1]}.{family.layer[layer[2]]}", layer[3], layer[2]
-    elif top and top[1] in family.top:
-        module, leaf, key = family.top[top[1]], top[2], top[1]
     else:
-        raise ModelBroken(f"{file.path} has the tensor {tensor.name}, which {arch} is not known to have.")
-    if tensor.kind not in (*_PLAIN, *_DENSE, *quants.FORMATS):
+        assert top is not None  # _check_names knows the name
+        module, leaf, key = families.TOP[top[1]], top[2], top[1]
+    if tensor.kind not in (*_PLAIN, *quants.DENSE, *quants.FORMATS):
         raise ModelBroken(f"{file.path}: {tensor.name} is of the type {tensor.kind}, which is not supported.")
     counted = family.permuted.get(key)
     heads = int(file.metadata[f"{arch}.{counted}"]) if counted else 0
     if heads and tensor.shape[0] % (2 * heads):
         raise ModelBroken(f"{file.path}: {tensor.name} does not divide into {heads} heads.")
-    return _Target(tensor, module, leaf, heads)
+    return _Target(tensor, module, leaf, heads, key in family.shifted)
 
 
 # --------------------------------------------------------------------------------------------- weights
@@ -189,32 +165,44 @@ def _target(tensor: Tensor, family: Family, arch: str, file: GGUFFile) -> _Targe
 def _specs(target: _Target) -> list[Spec]:
     """What `_arrays` will give, before any of it is read."""
     tensor, name = target.tensor, f"{target.module}.{target.leaf}"
-    format = quants.FORMATS.get(tensor.kind)
-    if format is None:
-        return [(name, _PLAIN.get(tensor.kind, ("F32", ""))[0], tensor.shape)]
-    *rows, columns = tensor.shape
-    groups = (*rows, columns // quants.GROUP)
+    if target.format is None:
+        plain = _PLAIN.get(tensor.kind) if not target.shifted else None
+        return [(name, plain[0] if plain else "F32", tensor.shape)]
+    rows, columns = tensor.shape
+    groups = (rows, columns // quants.GROUP)
     return [
-        (name, "U32", (*rows, columns * format.bits // 32)),
+        (name, "U32", (rows, columns * target.format.bits // 32)),
         (f"{target.module}.scales", "F32", groups),
         (f"{target.module}.biases", "F32", groups),
     ]
 
 
-def _arrays(file: GGUFFile, target: _Target) -> Iterator[np.ndarray[Any, Any]]:
+def _arrays(file: GGUFModel, target: _Target) -> Iterator[np.ndarray[Any, Any]]:
+    """The tensor's values, one array after the other as they lie in the file; a dense one in pieces."""
     tensor = target.tensor
-    data = file.data(tensor)
-    if tensor.kind in _PLAIN:
-        yield _unpermute(data.view(_PLAIN[tensor.kind][1]).reshape(tensor.shape), target.heads)
-    elif tensor.kind in _DENSE:
-        from gguf import GGMLQuantizationType, dequantize
-
-        dense = dequantize(data, GGMLQuantizationType[tensor.kind])
-        yield _unpermute(dense.reshape(tensor.shape), target.heads)
-    else:
-        packed = quants.repack(data, quants.FORMATS[tensor.kind])
+    if target.format is not None:
+        packed = quants.repack(file.data(tensor), target.format)
         for array in (packed.weight, packed.scales, packed.biases):
             yield _unpermute(array, target.heads)
+        return
+    rows = tensor.rows if target.heads else max(1, _ROWS_AT_ONCE // tensor.shape[-1])
+    for first in range(0, tensor.rows, rows):
+        if tensor.kind in _PLAIN and not target.shifted:
+            piece: NDArray[Any] = file.data(tensor, first, rows).view(_PLAIN[tensor.kind][1])
+        else:
+            piece = _dense(file, tensor, first, rows) - np.float32(target.shifted)
+        yield _unpermute(piece.reshape(-1, *tensor.shape[1:]), target.heads)
+
+
+def _dense(file: GGUFModel, tensor: Tensor, first: int, rows: int | None) -> NDArray[np.float32]:
+    """Rows of the tensor in float32, as (rows, columns)."""
+    from gguf import GGMLQuantizationType, dequantize
+
+    data, kind = file.data(tensor, first, rows), GGMLQuantizationType[tensor.kind]
+    if tensor.kind in ("F32", "F16"):  # the package wants these in their own type
+        data = data.view(_PLAIN[tensor.kind][1])
+    dense: NDArray[np.float32] = dequantize(data, kind)
+    return dense
 
 
 def _unpermute(array: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
@@ -229,7 +217,7 @@ _ITEM = {"F32": 4, "U32": 4, "F16": 2, "BF16": 2}
 
 
 def _write_weights(
-    file: GGUFFile, targets: list[_Target], folder: Path, progress: ProgressFn, cancel: CancelToken
+    file: GGUFModel, targets: list[_Target], folder: Path, progress: ProgressFn, cancel: CancelToken
 ) -> None:
     """model.safetensors and its index, one tensor in memory at a time."""
     header: dict[str, Any] = {"__metadata__": {"format": "mlx"}}

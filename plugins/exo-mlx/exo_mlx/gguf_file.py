@@ -6,6 +6,7 @@ every length against the file's end. Knows no architecture.
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Mapping
@@ -34,6 +35,10 @@ class Tensor:
     kind: str
     offset: int
     size: int
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.shape[:-1])
 
 
 class GGUFFile:
@@ -72,11 +77,13 @@ class GGUFFile:
     def close(self) -> None:
         self._map.close()
 
-    def data(self, tensor: Tensor) -> NDArray[np.uint8]:
-        """The tensor's bytes as (rows, bytes a row), copied out of the file."""
-        raw = self._map[tensor.offset : tensor.offset + tensor.size]
-        rows = int(np.prod(tensor.shape[:-1], dtype=np.int64))
-        return np.frombuffer(raw, dtype=np.uint8).reshape(rows, -1)
+    def data(self, tensor: Tensor, first: int = 0, rows: int | None = None) -> NDArray[np.uint8]:
+        """The bytes of `rows` rows (None: all) from the `first` on, as (rows, bytes a row), copied out of
+        the file."""
+        width = tensor.size // tensor.rows
+        last = tensor.rows if rows is None else min(tensor.rows, first + rows)
+        raw = self._map[tensor.offset + first * width : tensor.offset + last * width]
+        return np.frombuffer(raw, dtype=np.uint8).reshape(last - first, width)
 
     def _parse(self) -> None:
         if self._map[:4] != b"GGUF":

@@ -97,6 +97,26 @@ def _q8_0(b: Bytes) -> tuple[Bytes, Floats, Floats]:
     return b[:, 2:] ^ np.uint8(0x80), d, -128 * d  # two's complement plus 128
 
 
+_CODES = np.array((-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), np.int16)
+"""The sixteen values of the IQ4 types (ggml's kvalues_iq4nl): more than four bits of an even scale, so they
+become eight, with -128 as zero."""
+_CODES_8 = (_CODES + 128).astype(np.uint8)
+
+
+def _iq4_nl(b: Bytes) -> tuple[Bytes, Floats, Floats]:
+    d = _half(b, 0)
+    return _CODES_8[_nibbles(b[:, 2:])], d, -128 * d
+
+
+def _iq4_xs(b: Bytes) -> tuple[Bytes, Floats, Floats]:
+    """d, then six bits of scale for each of 8 groups: the upper two in a word, the lower four in nibbles."""
+    high = np.ascontiguousarray(b[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+    low = np.stack([b[:, 4:8] & 0x0F, b[:, 4:8] >> 4], axis=-1).reshape(-1, 8)
+    scale = _half(b, 0) * ((high << 4 | low).astype(np.float32) - 32)
+    q = _CODES_8[_nibbles(b[:, 8:].reshape(-1, 8, 16)).reshape(-1, 256)]
+    return q, scale, -128 * scale
+
+
 def _k_scales(b: Bytes) -> tuple[Floats, Floats]:
     """Scale and bias of the 8 groups of a K block: d, dmin, then twelve bytes with 6 bits for each of
     8 scales and 8 minima (groups 4-7 have their upper two bits beside those of groups 0-3)."""
@@ -130,5 +150,14 @@ FORMATS: dict[str, Format] = {
     "Q8_0": Format(8, 32, 34, _q8_0),
     "Q4_K": Format(4, 256, 144, _q4_k),
     "Q5_K": Format(5, 256, 176, _q5_k),
+    "IQ4_NL": Format(8, 32, 18, _iq4_nl),
+    "IQ4_XS": Format(8, 256, 136, _iq4_xs),
 }
-"""What is repacked. Q6_K has groups of 16, which MLX does not, and becomes dense."""
+"""What is repacked."""
+DENSE = frozenset(
+    (
+        *("Q2_K", "Q3_K", "Q6_K", "TQ1_0", "TQ2_0", "MXFP4"),
+        *("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"),
+    )
+)
+"""What becomes float32, by the gguf package: groups of 16, values of a lattice, no affine scale."""

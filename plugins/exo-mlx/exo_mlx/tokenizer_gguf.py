@@ -1,6 +1,7 @@
 """The tokenizer in a GGUF's metadata as Hugging Face files: tokenizer.json and its config.
 
-Byte-level BPE only, and only pre-tokenizers whose rules are known here; others are refused by name.
+Byte-level BPE whose pre-tokenizer's rules are known here, and SentencePiece's BPE; others are refused by
+name. How each splits and merges is in tokenizer_bpe.py and tokenizer_spm.py.
 """
 
 from __future__ import annotations
@@ -11,41 +12,36 @@ from typing import Any
 
 from exocli import ModelBroken
 
-_CONTROL, _USER_DEFINED = 3, 4
+from exo_mlx import tokenizer_bpe, tokenizer_spm
+
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
+"""Token types: those that are never text, and those that are whole wherever they stand in one."""
 _END_NAMES = frozenset(
     ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|eom_id|>", "<|end|>", "<end_of_turn>")
 )
 """Control tokens that end a turn or a text in the families that are known here."""
-
-
-def _digits_then_bytes() -> Any:
-    from tokenizers import pre_tokenizers as pre
-
-    return pre.Sequence(
-        [pre.Digits(individual_digits=True), pre.ByteLevel(add_prefix_space=False, use_regex=True)]
-    )
-
-
-def _bytes_only() -> Any:
-    from tokenizers import pre_tokenizers as pre
-
-    return pre.ByteLevel(add_prefix_space=False, use_regex=True)
-
-
-_PRE_TOKENIZERS = {"smollm": _digits_then_bytes, "gpt-2": _bytes_only}
+_KINDS = {"gpt2": ("tokens", "token_type", "merges"), "llama": ("tokens", "token_type", "scores")}
+"""What each kind of tokenizer needs; "llama" is GGUF's name for SentencePiece."""
 
 
 def check(metadata: Mapping[str, Any], path: Path) -> None:
     """Raises ModelBroken, naming it, for a tokenizer that `write` cannot make."""
     model, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
-    if model != "gpt2":
-        raise ModelBroken(f'{path} has a tokenizer of the kind "{model}": byte-level BPE can be read.')
-    if pre not in _PRE_TOKENIZERS:
-        known = ", ".join(_PRE_TOKENIZERS)
+    if model not in _KINDS:
+        raise ModelBroken(
+            f'{path} has a tokenizer of the kind "{model}": byte-level BPE and SentencePiece can be read.'
+        )
+    if model == "gpt2" and pre not in tokenizer_bpe.PRE_TOKENIZERS:
+        known = ", ".join(sorted(tokenizer_bpe.PRE_TOKENIZERS))
         raise ModelBroken(f'{path} has the pre-tokenizer "{pre}": {known} can be read.')
-    for key in ("tokens", "merges", "token_type"):
-        if not isinstance(metadata.get(f"tokenizer.ggml.{key}"), list):
+    lengths = set()
+    for key in _KINDS[model]:
+        value = metadata.get(f"tokenizer.ggml.{key}")
+        if not isinstance(value, list):
             raise ModelBroken(f"{path} lacks its tokenizer's {key}.")
+        lengths |= {len(value)} if key != "merges" else set()
+    if len(lengths) != 1:
+        raise ModelBroken(f"{path} has a damaged tokenizer: its lists are not equally long.")
 
 
 def end_tokens(metadata: Mapping[str, Any]) -> list[int]:
@@ -57,36 +53,54 @@ def end_tokens(metadata: Mapping[str, Any]) -> list[int]:
     others = [
         number
         for number, text in enumerate(metadata["tokenizer.ggml.tokens"])
-        if types[number] == _CONTROL and text in _END_NAMES
+        if types[number] == CONTROL and text in _END_NAMES
     ]
     return list(dict.fromkeys([*named, *others]))
 
 
-def write(metadata: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Writes tokenizer.json into `folder`; returns what belongs in tokenizer_config.json."""
-    from tokenizers import AddedToken, Tokenizer, decoders
-    from tokenizers.models import BPE
+def write(metadata: Mapping[str, Any], folder: Path, path: Path) -> dict[str, Any]:
+    """Writes tokenizer.json into `folder`; returns what belongs in tokenizer_config.json.
 
-    tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+    Raises ModelBroken, naming `path`, if the lists do not fit together.
+    """
+    try:
+        tokenizer, tokens, begins = _build(metadata)
+        tokenizer.save(str(folder / "tokenizer.json"))
+        return _config(metadata, tokens, begins)
+    except OSError:
+        raise
+    except Exception as error:  # the library raises plain Exception for a merge of no token, and others
+        raise ModelBroken(f"{path} has a damaged tokenizer: {error}.") from error
+
+
+def _build(metadata: Mapping[str, Any]) -> tuple[Any, list[str], bool]:
+    """→ (the tokenizer, its tokens by number, does a text begin with the beginning token?)"""
+    from tokenizers import AddedToken, processors
+
+    kind = tokenizer_spm if metadata["tokenizer.ggml.model"] == "llama" else tokenizer_bpe
+    tokenizer, tokens = kind.build(metadata)
     types: list[int] = metadata["tokenizer.ggml.token_type"]
-    merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(BPE(vocab={text: i for i, text in enumerate(tokens)}, merges=merges))
-    tokenizer.pre_tokenizer = _PRE_TOKENIZERS[metadata["tokenizer.ggml.pre"]]()
-    tokenizer.decoder = decoders.ByteLevel()
-    added = [
-        AddedToken(text, special=kind == _CONTROL, normalized=False)
-        for text, kind in zip(tokens, types, strict=True)
-        if kind in (_CONTROL, _USER_DEFINED)
-    ]
-    tokenizer.add_tokens(added)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return _config(metadata, tokens)
+    tokenizer.add_tokens(
+        [
+            AddedToken(text, special=type_ != USER_DEFINED, normalized=False)
+            for text, type_ in zip(tokens, types, strict=True)
+            if type_ in (UNKNOWN, CONTROL, USER_DEFINED)
+        ]
+    )
+    number = metadata.get("tokenizer.ggml.bos_token_id")
+    begins = bool(metadata.get("tokenizer.ggml.add_bos_token", kind.begins(metadata))) and number is not None
+    if begins:
+        bos = tokens[number]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, number)]
+        )
+    return tokenizer, tokens, begins
 
 
-def _config(metadata: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
+def _config(metadata: Mapping[str, Any], tokens: list[str], begins: bool) -> dict[str, Any]:
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "add_bos_token": bool(metadata.get("tokenizer.ggml.add_bos_token", False)),
+        "add_bos_token": begins,
         "add_prefix_space": False,
         "clean_up_tokenization_spaces": False,
     }
