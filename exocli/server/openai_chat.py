@@ -12,8 +12,9 @@ from pydantic import Field
 
 from exocli.errors import BadRequest
 from exocli.server import convert
-from exocli.server.body import Body, Common, Int, Number, Seed, Stop, parse
+from exocli.server.body import Body, Int, parse
 from exocli.server.generate import Api
+from exocli.server.openai_fields import OpenAIRequest
 from exocli.server.streaming import DONE, Call, Collected, Reply, sse
 from exocli.types import (
     Event,
@@ -23,7 +24,6 @@ from exocli.types import (
     Progress,
     Reasoning,
     Request,
-    Sampling,
     Started,
     Text,
     ToolCall,
@@ -66,32 +66,13 @@ class ChatMessage(Body):
     reasoning: str | None = None
 
 
-class StreamOptions(Body):
-    include_usage: bool | None = None
-
-
-class ChatRequest(Common):
+class ChatRequest(OpenAIRequest):
     """`max_completion_tokens` wins over the older `max_tokens`."""
 
-    model: str | None = None
     messages: list[ChatMessage]
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: Int | None = Field(default=None, ge=1)
     max_completion_tokens: Int | None = Field(default=None, ge=1)
-    temperature: Number | None = Field(default=None, ge=0)
-    top_p: Number | None = Field(default=None, ge=0, le=1)
-    top_k: Int | None = Field(default=None, ge=-1)
-    min_p: Number | None = Field(default=None, ge=0, le=1)
-    seed: Seed | None = None
-    stop: Stop = None
-    n: Int | None = None
     logprobs: bool | None = None
     top_logprobs: Int | None = Field(default=None, ge=0, le=convert.MAX_LOGPROBS)
-    presence_penalty: Number | None = None
-    frequency_penalty: Number | None = None
-    repetition_penalty: Number | None = Field(default=None, gt=0)
-    logit_bias: dict[str, Number] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
@@ -119,17 +100,7 @@ def parse_chat(raw: bytes) -> Call:
     choice = body.tool_choice if tools else None
     request = Request(
         messages=tuple(message(index, m) for index, m in enumerate(body.messages)),
-        sampling=Sampling(
-            temperature=body.temperature,
-            top_p=body.top_p,
-            top_k=body.top_k,
-            min_p=body.min_p,
-            seed=body.seed,
-            repetition_penalty=body.repetition_penalty,
-            presence_penalty=body.presence_penalty,
-            frequency_penalty=body.frequency_penalty,
-            logit_bias=convert.bias(body.logit_bias),
-        ),
+        sampling=body.sampling(),
         max_tokens=body.max_completion_tokens or body.max_tokens,
         stop=convert.stops(body.stop),
         tools=() if choice == "none" else tools,
@@ -140,14 +111,7 @@ def parse_chat(raw: bytes) -> Call:
         template_kwargs=body.chat_template_kwargs or {},
         continue_last=bool(body.continue_final_message),
     )
-    return Call(
-        request=request,
-        model=body.model,
-        stream=bool(body.stream),
-        include_usage=bool(body.stream_options and body.stream_options.include_usage),
-        return_progress=bool(body.return_progress),
-        timeout=body.timeout,
-    )
+    return body.call(request)
 
 
 def message(index: int, given: ChatMessage) -> Message:

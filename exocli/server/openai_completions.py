@@ -9,34 +9,20 @@ from pydantic import Field
 
 from exocli.errors import BadRequest
 from exocli.server import convert
-from exocli.server.body import Common, Int, Number, Seed, Stop, parse
+from exocli.server.body import Int, parse
 from exocli.server.generate import Api
-from exocli.server.openai_chat import FINISH, StreamOptions, usage
+from exocli.server.openai_chat import FINISH, usage
+from exocli.server.openai_fields import OpenAIRequest
 from exocli.server.streaming import DONE, Call, Collected, Reply, sse
-from exocli.types import Event, Finished, Progress, Reasoning, Request, Sampling, Text
+from exocli.types import Event, Finished, Progress, Reasoning, Request, Text
 
 MOST_LOGPROBS = 5
 
 
-class CompletionRequest(Common):
-    model: str | None = None
+class CompletionRequest(OpenAIRequest):
     prompt: str | list[Any]
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: Int | None = Field(default=None, ge=1)
-    temperature: Number | None = Field(default=None, ge=0)
-    top_p: Number | None = Field(default=None, ge=0, le=1)
-    top_k: Int | None = Field(default=None, ge=-1)
-    min_p: Number | None = Field(default=None, ge=0, le=1)
-    seed: Seed | None = None
-    stop: Stop = None
-    n: Int | None = None
     best_of: Int | None = None
     logprobs: Int | None = Field(default=None, ge=0, le=MOST_LOGPROBS)
-    presence_penalty: Number | None = None
-    frequency_penalty: Number | None = None
-    repetition_penalty: Number | None = Field(default=None, gt=0)
-    logit_bias: dict[str, Number] | None = None
     echo: bool | None = None
     suffix: str | None = None
 
@@ -59,30 +45,12 @@ def parse_completion(raw: bytes) -> Call:
     request = Request(
         task="complete",
         prompt=prompt,
-        sampling=Sampling(
-            temperature=body.temperature,
-            top_p=body.top_p,
-            top_k=body.top_k,
-            min_p=body.min_p,
-            seed=body.seed,
-            repetition_penalty=body.repetition_penalty,
-            presence_penalty=body.presence_penalty,
-            frequency_penalty=body.frequency_penalty,
-            logit_bias=convert.bias(body.logit_bias),
-        ),
+        sampling=body.sampling(),
         max_tokens=body.max_tokens,
         stop=convert.stops(body.stop),
         logprobs=body.logprobs,
     )
-    return Call(
-        request=request,
-        model=body.model,
-        stream=bool(body.stream),
-        include_usage=bool(body.stream_options and body.stream_options.include_usage),
-        return_progress=bool(body.return_progress),
-        timeout=body.timeout,
-        echo=bool(body.echo),
-    )
+    return body.call(request, echo=bool(body.echo))
 
 
 class CompletionReply(Reply):
