@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,9 @@ class Driver:
     """A real engine in this thread; its own commands are applied at the next step, as the core does."""
 
     def __init__(self, path: Path, **options: Any) -> None:
+        self.path = path
+        self.options = options
+        self.name = path.name
         self._asked: list[Any] = []
         context = OpenContext(
             backend="mlx",
@@ -173,13 +177,34 @@ class Driver:
         self.events: dict[str, list[Event]] = {}
         self.prepared: dict[str, Prepared] = {}
 
-    def start(self, prompt: str, max_tokens: int | None = 12, **fields: Any) -> str:
+    def start(self, prompt: str, max_tokens: int | None = 6, **fields: Any) -> str:
         fields = {"sampling": Sampling(temperature=0.0), "logprobs": 0, **fields}
         if "messages" not in fields:
             fields |= {"task": "complete", "prompt": prompt}
         prepared = self.engine.prepare(Request(max_tokens=max_tokens, **fields))
         self.submit(prepared)
         return prepared.id
+
+    def start_tokens(self, tokens: list[int], max_tokens: int = 6) -> str:
+        """The same for a prompt of these very tokens: random text does not survive being text."""
+        request = Request(
+            task="complete",
+            prompt="a",
+            max_tokens=max_tokens,
+            logprobs=0,
+            sampling=Sampling(temperature=0.0),
+        )
+        made = self.engine.prepare(request)
+        self.submit(
+            replace(
+                made,
+                tokens=tuple(tokens),
+                prompt_tokens=len(tokens),
+                reuse=self.engine._index.lookup(tokens),
+                settings={**made.settings, "keep_at": len(tokens) - 1},
+            )
+        )
+        return made.id
 
     def submit(self, prepared: Prepared) -> None:
         self.prepared[prepared.id] = prepared
@@ -213,7 +238,7 @@ class Driver:
         assert found is not None
         return found
 
-    def ask(self, prompt: str, max_tokens: int | None = 12, **fields: Any) -> tuple[list[int], int]:
+    def ask(self, prompt: str, max_tokens: int | None = 6, **fields: Any) -> tuple[list[int], int]:
         """→ the reply's tokens and how many of the prompt's were cached."""
         one = self.start(prompt, max_tokens, **fields)
         (tokens,) = self.run(one)
@@ -226,10 +251,12 @@ class Driver:
         texts = [event for event in self.events[request_id] if isinstance(event, Text)]
         return [entry["id"] for text in texts for entry in text.logprobs or ()]
 
-    def plainly(self, prompt: str, max_tokens: int = 12) -> list[int]:
+    def encode(self, prompt: str) -> list[int]:
+        return list(self.engine._loaded.tokenizer.encode(prompt))
+
+    def plainly(self, tokens: list[int], max_tokens: int = 6) -> list[int]:
         """The greedy reply by the model alone: no cache, no batch, every token from the whole prompt."""
         loaded = self.engine._loaded
-        tokens: list[int] = list(loaded.tokenizer.encode(prompt))
         new: list[int] = []
         while len(new) < max_tokens:
             token = int(loaded.model(mx.array([tokens + new]))[0, -1].argmax().item())

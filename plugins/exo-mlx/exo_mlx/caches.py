@@ -48,8 +48,8 @@ class QuantizedKV(CacheList):  # type: ignore[misc]
     @classmethod
     def merge(cls, caches: list[QuantizedKV]) -> QuantizedKV:
         first = caches[0]
-        parts = (part.merge(list(same)) for part, *same in zip(first.caches, *(c.caches for c in caches)))
-        return cls(first.bits, first.group_size, tuple(parts))
+        same = zip(*(cache.caches for cache in caches), strict=True)
+        return cls(first.bits, first.group_size, tuple(KVCache.merge(list(parts)) for parts in same))
 
     def extract(self, idx: int) -> QuantizedKV:
         parts = tuple(part.extract(idx) for part in self.caches)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -28,6 +28,18 @@ class Place:
         self._link = Link(ring.group, wire=getattr(mx, ring.plan.wire)) if self.pipelined else None
         self.carrier: Carrier = self._link or tensor.Collective(ring.group)
         self.samples = context.rank == (context.size - 1 if self.pipelined else 0)
+
+    @property
+    def neighbours(self) -> int:
+        """Ranks on this machine, this one included."""
+        return int(self._context.data["local_ranks"])
+
+    def least(self, numbers: Sequence[int]) -> list[int]:
+        """The smallest of each over all ranks, which wait here for one another."""
+        with mx.stream(mx.default_stream(mx.default_device())):
+            mine = mx.array([list(numbers)], dtype=mx.int64)
+            found: Any = mx.distributed.all_gather(mine, group=self._ring.group).min(axis=0).tolist()
+        return [int(number) for number in found]
 
     def load(self) -> loader.Loaded:
         """This rank's part alone; `Loaded.model` is a Stage or a sharded model. Raises what the loader
