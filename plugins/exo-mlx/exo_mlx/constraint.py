@@ -120,9 +120,12 @@ def _allow(mask: bytes, logits: mx.array) -> mx.array:
 # ------------------------------------------------------------------------------------------ preparing
 
 
-def settings(request: Request, prompt: Sequence[int], tokenizer: Any, grammars: Grammars) -> dict[str, Any]:
+def settings(
+    request: Request, prompt: Sequence[int], thinking: bool, tokenizer: Any, grammars: Grammars
+) -> dict[str, Any]:
     """What `Constraint` needs, as plain data; the grammar is compiled by then. `prompt` are the prompt's
-    tokens, `tokenizer` mlx-lm's wrapper. Raises BadRequest naming the field."""
+    tokens, which end inside a thought if `thinking`; `tokenizer` is mlx-lm's wrapper. Raises BadRequest
+    naming the field."""
     assert request.format is not None
     if tokenizer.structural_markers or tokenizer.response_transitions:
         raise BadRequest(
@@ -134,25 +137,25 @@ def settings(request: Request, prompt: Sequence[int], tokenizer: Any, grammars: 
         prefix = grammars.tokens(text)
         if grammar.validate_tokens(prefix) < len(prefix):
             raise BadRequest("The beginning that is to be continued does not fit the format.", field="format")
-    start, end = list(tokenizer.think_start_tokens or ()), list(tokenizer.think_end_tokens or ())
-    thinking = bool(start) and request.task == "chat" and not request.continue_last
-    opened = thinking and tokenizer.rfind_think_start(list(prompt)) > tokenizer.rfind_think_end(list(prompt))
-    may = thinking and request.reasoning is not False and not _thought(prompt, tokenizer)
     return {
         "format": dict(request.format),
         "prefix": prefix,
-        "thinking": opened,
-        "think_start": start if may and not opened else [],
-        "think_end": end,
+        "thinking": thinking,
+        "think_start": list(tokenizer.think_start_tokens) if _may_think(request, prompt, tokenizer) else [],
+        "think_end": list(tokenizer.think_end_tokens or ()),
         "tool": _tool_token(request, tokenizer, grammars),
     }
 
 
-def _thought(prompt: Sequence[int], tokenizer: Any) -> bool:
-    """A template says "do not think" with a thought that is over before the reply begins."""
+def _may_think(request: Request, prompt: Sequence[int], tokenizer: Any) -> bool:
+    """May the reply begin with a thought? A template says no with one that is over already."""
+    if not tokenizer.has_thinking or request.task != "chat" or request.continue_last:
+        return False
+    if request.reasoning in (False, "none"):
+        return False
     at: int = tokenizer.rfind_think_end(list(prompt))
     rest = prompt[at + len(tokenizer.think_end_tokens) :]
-    return at >= 0 and not tokenizer.decode(list(rest)).strip()
+    return at < 0 or bool(tokenizer.decode(list(rest)).strip())
 
 
 def _tool_token(request: Request, tokenizer: Any, grammars: Grammars) -> int | None:

@@ -90,7 +90,7 @@ class Grammars:
             raise
         except Exception as error:  # the converters raise nearly anything for what they do not take
             raise _refused(f"format cannot be used: {_line(str(error))}") from error
-        if matcher.stop_reason().startswith("NoExtension") and not matcher.is_accepting():
+        if matcher.is_error() and "NoExtension" in matcher.get_error():
             raise _refused("format cannot be used: no text matches it.")
         if matcher.is_error():
             raise _refused(f"format cannot be used: {_line(matcher.get_error())}")
