@@ -1,4 +1,4 @@
-"""What every test may use: the real default model, fetched once for all runs of this checkout."""
+"""What every test may use: the real built-in models, fetched once for all runs of this checkout."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 blas.prepare(CACHE.parent / "blas")
 
 
-@pytest.fixture(scope="session")
-def smollm2_home() -> Path:
-    """An EXO_HOME that holds the default model, pulled as a user would pull it."""
+def pulled(name: str) -> Path:
+    """An EXO_HOME that holds a built-in model, pulled as a user would pull it."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("EXO_")}
-    command = [sys.executable, "-m", "exocli", "models", "pull", "smollm2"]
+    command = [sys.executable, "-m", "exocli", "models", "pull", name]
     done = subprocess.run(
         command, env={**env, "EXO_HOME": str(CACHE)}, capture_output=True, text=True, check=False
     )
@@ -34,6 +33,22 @@ def smollm2_home() -> Path:
 
 
 @pytest.fixture(scope="session")
+def smollm2_home() -> Path:
+    return pulled("smollm2")
+
+
+@pytest.fixture(scope="session")
 def smollm2(smollm2_home: Path) -> Path:
     """The default model's folder."""
     return smollm2_home / "models" / "smollm2"
+
+
+@pytest.fixture(scope="session")
+def minilm_home() -> Path:
+    return pulled("minilm")
+
+
+@pytest.fixture(scope="session")
+def minilm(minilm_home: Path) -> Path:
+    """The embedding model's folder."""
+    return minilm_home / "models" / "minilm"

