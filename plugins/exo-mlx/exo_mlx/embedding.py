@@ -98,7 +98,10 @@ class EmbeddingEngine(StepEngine):
             also = "" if shorter == () else f" or {', '.join(map(str, shorter))}" if shorter else " or less"
             text = f"{self._name} makes vectors of {self._found.width} dimensions{also}, not {dimensions}."
             raise BadRequest(text, field="dimensions")
-        texts = self._texts.encode(request.inputs, request.truncate)
+        try:
+            texts = self._texts.encode(request.inputs, request.truncate)
+        except (UnicodeEncodeError, TypeError) as error:  # half a surrogate pair, which JSON can carry
+            raise BadRequest("A text is not Unicode.", field="input") from error
         for index, ids in enumerate(texts):
             if len(ids) > self._texts.limit:
                 which = f"Text {index + 1} of {len(texts)}" if len(texts) > 1 else "The text"
