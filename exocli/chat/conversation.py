@@ -174,7 +174,7 @@ class Chat:
         if self._session.loaded and "chat" not in tasks:
             why = "it has no chat template" if "complete" in tasks else "it is not made for it"
             text = f"{self._session.model} cannot chat ({why}): choose another one with -m."
-            raise Unavailable(text)
+            raise Unavailable(" ".join([text, *self._session.facts.get("notes", ())]))
 
     def _save(self) -> None:
         if self._store is None:

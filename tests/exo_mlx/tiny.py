@@ -115,9 +115,9 @@ def write_gguf(
     }
     for key, value in changes.items():
         key = key.replace("__", ".")
-        metadata[key.replace("tokenizer.", "tokenizer.ggml.", 1) if key.startswith("tokenizer.") else key] = (
-            value
-        )
+        if key.startswith("tokenizer.") and key != "tokenizer.chat_template":
+            key = f"tokenizer.ggml.{key.removeprefix('tokenizer.')}"
+        metadata[key] = value
     arrays = {}
     for name, array in values.items():
         heads = HEADS if ".q_proj" in name else KV_HEADS if ".k_proj" in name else 0

@@ -15,7 +15,7 @@ from exocli import CancelToken, ModelBroken, ProgressFn
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model, load_tokenizer
 
-from exo_mlx import folder, memory, models, weights
+from exo_mlx import adapters, folder, memory, models, template_files, weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,25 +48,37 @@ def load(
     force: bool = False,
     limit: int | None = None,
     cut: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    adapter: Path | None = None,
+    chat_template: Path | None = None,
 ) -> Loaded:
     """Load the folder (or GGUF file) `path`; `progress` counts bytes in memory.
 
     On the CPU device "auto" makes the weights float32 if they fit then (only float32 reaches the BLAS),
     "float32" does so in any case, "keep" never. `limit` is the memory that may be used, default what
     is free. `cut(model, config)` gives the part of the model that is wanted, while its weights are still
-    on disk: only those of the part are read. Raises ModelNotFound, ModelBroken, and OutOfMemory unless
-    `force`.
+    on disk: only those of the part are read. `adapter` is a folder to put over the model (adapters.py);
+    `chat_template` a file that replaces the model's own; without either, one beside the model is taken.
+    Raises ModelNotFound, ModelBroken, and OutOfMemory unless `force`.
     """
+    asked = path
+    template = None if chat_template is None else template_files.read(chat_template)
     if path.suffix == ".gguf" and path.is_file():
         path = models.gguf_folder(path, progress, CancelToken())
     found = folder.inspect(path)
     generation = folder.read_json(path / "generation_config.json") or {}
     model, config = _open_model(found)
+    told = [] if adapter is None else [adapters.apply(model, adapter)]
     if cut is not None:
         model = cut(model, config)
     free = memory.available() if limit is None else limit
     to_float32, notes = weights.settle(model, path.name, cpu_dtype, free, force)
-    tokenizer = _open_tokenizer(found, config, generation)
+    tokenizer = _open_tokenizer(found, config, generation, template)
+    if not tokenizer.has_chat_template:
+        template = template_files.beside(asked) or template_files.beside(path)
+        if template is not None:
+            tokenizer = _open_tokenizer(found, config, generation, template)
+        else:
+            told.append(template_files.ADVICE)
     weights.bring(model, to_float32, progress)
     return Loaded(
         path=path,
@@ -79,7 +91,7 @@ def load(
         end_tokens=frozenset(int(token) for token in tokenizer.eos_token_ids),
         nbytes=weights.nbytes(model),
         kv_bytes=memory.kv_bytes_per_token(model),
-        notes=notes,
+        notes=(*told, *notes),
     )
 
 
@@ -106,13 +118,18 @@ def _broken(found: folder.ModelFolder, error: Exception) -> ModelBroken:
 
 
 def _open_tokenizer(
-    found: folder.ModelFolder, config: Mapping[str, Any], generation: Mapping[str, Any]
+    found: folder.ModelFolder,
+    config: Mapping[str, Any],
+    generation: Mapping[str, Any],
+    template: str | None,
 ) -> TokenizerWrapper:
-    """`local_files_only` and no remote code: transformers asks nobody, nor runs what a folder brings."""
+    """`local_files_only` and no remote code: transformers asks nobody, nor runs what a folder brings.
+    `template` replaces the model's own; mlx-lm finds the tool parser by it."""
+    extra = {} if template is None else {"chat_template": template}
     try:
         return load_tokenizer(
             found.path,
-            {"local_files_only": True, "trust_remote_code": False},
+            {"local_files_only": True, "trust_remote_code": False, **extra},
             eos_token_ids=end_tokens(config, generation) or None,
         )
     except Exception as error:  # transformers raises nearly anything for a damaged tokenizer

