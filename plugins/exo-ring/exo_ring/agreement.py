@@ -29,7 +29,7 @@ class Carrier(Protocol):
         """The first rank's numbers, on every rank; the others give None."""
 
     def share_tokens(self, ids: Any) -> Any:
-        """The sampling rank's token ids, on every rank."""
+        """The sampling rank's numbers (token ids and marks), on every rank."""
 
 
 class Agreement:

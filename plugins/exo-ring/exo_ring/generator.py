@@ -28,6 +28,10 @@ class RingGenerator(BatchGenerator):  # type: ignore[misc]
     Where a step has both tokens and a chunk of a prompt, the chunk comes last (mlx-lm's order). The last
     stage sends the tokens before it works on the chunk, the others take them after theirs: so the first
     stage goes on with the next step while the last one still has the chunk.
+
+    With each token travels a mark: the sequence's logits processors, which only the sampling rank has,
+    failed (their `failed` is true). `failed` holds the sequences whose token that `next` has just reported
+    is so marked, the same on every rank.
     """
 
     def __init__(self, model: Any, *, carrier: Carrier, agreement: Agreement, **settings: Any) -> None:
@@ -35,15 +39,19 @@ class RingGenerator(BatchGenerator):  # type: ignore[misc]
         self._carrier = carrier
         self._agreement = agreement
         self._shared = False
+        self._marks: tuple[list[int], Any] = [], mx.zeros(0)
+        self.failed: frozenset[int] = frozenset()
         self._prompt_chunk = self._prompt_batch.prompt
         if carrier.sends_tokens:
             self._prompt_batch.prompt = self._share_then_prompt
 
     def next(self) -> tuple[list[Any], list[Any]]:
         self._shared = False
+        uids, marks = self._marks  # of the tokens that are reported now
         prompts, generated = super().next()
         with mx.stream(self.stream):
             self._share()
+            self.failed = frozenset(uid for uid, mark in zip(uids, marks.tolist(), strict=True) if mark)
         self._agreement.record(
             [*((p.uid, *p.progress) for p in prompts), *((g.uid, g.token) for g in generated)]
         )
@@ -52,7 +60,10 @@ class RingGenerator(BatchGenerator):  # type: ignore[misc]
     def _share(self) -> None:
         batch = self._generation_batch
         if not self._shared and len(batch):
-            batch._next_tokens = self._carrier.share_tokens(batch._next_tokens)
+            failed = [any(one.failed for one in processors) for processors in batch.logits_processors]
+            drawn = mx.stack([batch._next_tokens.astype(mx.uint32), mx.array(failed, dtype=mx.uint32)])
+            batch._next_tokens, marks = self._carrier.share_tokens(drawn)
+            self._marks = list(batch.uids), marks
         self._shared = True
 
     def _share_then_prompt(self, tokens: list[list[int]]) -> None:

@@ -41,7 +41,7 @@ class Link:
         return list(numbers)
 
     def share_tokens(self, ids: Array) -> Array:
-        """The last rank's token ids (one a row), on every rank: last to first (they are neighbours in
+        """The last rank's `ids` (token ids and marks), on every rank: last to first (they are neighbours in
         the ring), then onward. Lazy; nobody waits here."""
         last = self.size - 1
         if self.rank == last:
