@@ -23,7 +23,7 @@ def ps(url: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"models": models, "requests": requests})
         return
-    print_table(("MODEL", "BACKEND", "MEMORY", "UNLOADS IN"), [_model(row) for row in models])
+    print_table(("MODEL", "BACKEND", "MEMORY", "KV TOKENS", "UNLOADS IN"), [_model(row) for row in models])
     click.echo()
     print_table(
         ("ID", "CLIENT", "MODEL", "PHASE", "PROMPT", "TOKENS", "AGE"), [_request(row) for row in requests]
@@ -37,7 +37,10 @@ def _model(row: dict[str, Any]) -> tuple[str, ...]:
     if until:
         seconds = (datetime.fromisoformat(until) - datetime.now(UTC)).total_seconds()
         left = f"{max(0, round(seconds))} s" if seconds < 10 * 365 * 86400 else "never"
-    return row["name"], row.get("exo", {}).get("backend", "?"), memory, left
+    exo = row.get("exo", {})
+    # What the running requests may come to, of what memory holds.
+    kv = f"{exo['kv_reserved']:,}/{exo['kv_tokens']:,}" if exo.get("kv_tokens") else "-"
+    return row["name"], exo.get("backend", "?"), memory, kv, left
 
 
 def _request(row: dict[str, Any]) -> tuple[str, ...]:

@@ -115,6 +115,11 @@ class Session:
     def queued(self) -> int:
         return self._turns.waiting
 
+    @property
+    def kv_reserved(self) -> int:
+        """Tokens of KV cache that the running requests may come to, of the capabilities' `kv_tokens`."""
+        return self._room_of(self._turns.reserved)
+
     def like(self, spec: BackendSpec) -> Session:
         """A session of its own with the same model and options on another engine."""
         return Session(
@@ -351,11 +356,11 @@ class Session:
 
     def _fits(self, needs: Sequence[int]) -> bool:
         """Does memory hold requests of so many tokens each, side by side?"""
-        capabilities = self.capabilities
-        if capabilities.kv_tokens is None:
-            return True
-        taken = len(needs) * max(needs) if capabilities.kv_padded else sum(needs)
-        return taken <= capabilities.kv_tokens
+        bound = self.capabilities.kv_tokens
+        return bound is None or self._room_of(needs) <= bound
+
+    def _room_of(self, needs: Sequence[int]) -> int:
+        return len(needs) * max(needs, default=0) if self.capabilities.kv_padded else sum(needs)
 
     # ----------------------------------------------------------------------------------- ending
 

@@ -51,11 +51,16 @@ class Turns:
     def running(self) -> int:
         return len(self._running)
 
+    @property
+    def reserved(self) -> list[int]:
+        """Tokens that each of the running ones reserves."""
+        return [flight.reserves for flight in self._running]
+
     def _room_for(self, flight: Flight) -> bool:
         """One that is alone always has room: what can never run was refused before it came here."""
         if not self._running:
             return True
-        needs = [one.reserves for one in (*self._running, flight)]
+        needs = [*self.reserved, flight.reserves]
         return len(needs) <= self._limit() and self._fits(needs)
 
     async def acquire(self, flight: Flight) -> bool | None:

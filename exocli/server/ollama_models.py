@@ -69,6 +69,8 @@ async def ps(http: HttpRequest) -> Response:
             exo = {"backend": model.served.backend, "state": model.state, "in_use": model.in_use}
             exo["facts"] = to_json(model.facts)
             exo["ranks"] = to_json(ranks) if len(ranks) > 1 else []
+            if model.opened is not None and (bound := model.opened.capabilities.kv_tokens) is not None:
+                exo["kv_tokens"], exo["kv_reserved"] = bound, model.opened.kv_reserved
             exo["idle_left_s"] = round(left, 1) if left is not None else None
             facts = {"context_length": model.facts["context"]} if model.facts.get("context") else {}
             row = {

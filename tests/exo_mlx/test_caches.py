@@ -1,4 +1,4 @@
-"""Every kind of KV cache, in the batched path: cancelled, resumed, reused, and always the model's own text."""
+"""Every kind of KV cache in the batched path: cancelled, resumed, reused, and always the model's own text."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_ps_shows_models_and_requests(server: Serving, exo: Exo):
     table = exo("ps", url=server.url)
     assert table.returncode == 0, table.stderr
     lines = table.stdout.splitlines()
-    assert lines[0].split() == ["MODEL", "BACKEND", "MEMORY", "UNLOADS", "IN"]
+    assert lines[0].split() == ["MODEL", "BACKEND", "MEMORY", "KV", "TOKENS", "UNLOADS", "IN"]
     assert lines[1].split()[:2] == ["scripted:latest", "scripted"]
     assert any(line.split()[:5] == ["ps-request", "127.0.0.1", "scripted", "decode", "1/1"] for line in lines)
     rows: Any = json.loads(exo("ps", "--json", "--url", f"{server.url}/v1/").stdout)

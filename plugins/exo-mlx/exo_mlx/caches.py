@@ -118,7 +118,8 @@ class Caches:
             caches = [QuantizedKV(bits, size) if type(cache) is KVCache else cache for cache in caches]
         if not self.batched:
             for cache in caches:
-                cache.__class__ = _alone(type(cache))
+                kind: Any = type(cache)
+                cache.__class__ = _alone(kind)
         return caches
 
 
