@@ -55,7 +55,8 @@ class ChatTemplate:
         kwargs = self._kwargs(request)
         silent = kwargs.get("enable_thinking") is False
         # What was cut while it thought has no answer that a template could continue: the thought goes on.
-        thought = last.reasoning if request.continue_last and not last.content else None
+        cut = request.continue_last and not last.content and not last.tool_calls
+        thought = last.reasoning if cut else None
         continuing = request.continue_last and thought is None
         messages = request.messages if thought is None else request.messages[:-1]
         text = self._apply_to(messages, kwargs, opening and not continuing, continuing)
