@@ -144,7 +144,7 @@ def test_a_call_is_required(driver: Driver) -> None:
     [
         ((), "required", "there are no tools"),
         (
-            (TIME, WEATHER),
+            (TIME,),
             {"type": "function", "function": {"name": "tide"}},
             "names tide, but the tools are",
         ),
