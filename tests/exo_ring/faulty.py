@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from exocli import Event, OpenContext, StepEngine
+from exocli import Event, OpenContext, Prepared, StepEngine
 
 MARK = "EXO_TEST_FAULT"
 """Names a file; once it is there, the rank whose number it holds fails."""
+MISJUDGED = 1.75
+"""A presence penalty that fails."""
 
 
 def open_raising(context: OpenContext) -> StepEngine:
@@ -27,6 +29,38 @@ def open_raising(context: OpenContext) -> StepEngine:
 
     opening.prepare(context)
     return Raising(context)
+
+
+def open_misjudging(context: OpenContext) -> StepEngine:
+    """The logits processors of a request with MISJUDGED fail in its third draw."""
+    from exo_ring import opening
+
+    opening.prepare(context)  # before anything imports mlx
+    import mlx.core as mx
+
+    from exo_mlx.guard import Guard
+    from exo_ring.engine import RingEngine
+
+    def third() -> Callable[[mx.array, mx.array], mx.array]:
+        draws = 0
+
+        def process(tokens: mx.array, logits: mx.array) -> mx.array:
+            nonlocal draws
+            draws += 1
+            if draws == 3:
+                raise RuntimeError("a fault made by a test")
+            return logits
+
+        return process
+
+    class Misjudging(RingEngine):
+        def processors(self, prepared: Prepared) -> Guard | None:
+            found = super().processors(prepared)
+            if found is None or prepared.settings["penalties"]["presence_penalty"] != MISJUDGED:
+                return found
+            return Guard([third()], logprobs=False)
+
+    return Misjudging(context)
 
 
 def open_unlike(context: OpenContext) -> StepEngine:

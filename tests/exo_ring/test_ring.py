@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,6 +16,7 @@ from exocli import CancelToken, Event, Finished, Progress, Sampling, Text
 from exocli.runtime.session import Session
 
 from tests.exo_ring.conftest import open_session
+from tests.exo_ring.faulty import MISJUDGED
 from tests.support.runtime import ROOT, end, reply, text, wait_gone
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -34,8 +37,10 @@ async def rings(folder: Path, rings_home: Path) -> AsyncIterator[dict[str, Sessi
         patch.setenv("PYTHONPATH", str(ROOT))
         found = {
             "one": open_session(folder, "mlx", chunk=32),
-            "pipeline": open_session(folder, strategy="pipeline", split=(1, 5), chunk=32),
-            "tensor": open_session(folder, strategy="tensor", chunk=32),
+            "pipeline": open_session(
+                folder, opener="open_misjudging", strategy="pipeline", split=(1, 5), chunk=32
+            ),
+            "tensor": open_session(folder, opener="open_misjudging", strategy="tensor", chunk=32),
         }
         for session in found.values():
             await session.load()
@@ -97,6 +102,47 @@ async def test_requests_side_by_side_do_not_change_each_other(rings: dict[str, S
         *(ask(rings[kind], p, max_tokens=10, **f) for p, f in zip(prompts, fields, strict=True))
     )
     assert [text(events) for events in both] == solo
+
+
+@pytest.mark.parametrize("kind", ["pipeline", "tensor"])
+async def test_formats_and_penalties_say_what_they_say_on_one_rank(
+    rings: dict[str, Session], kind: str
+) -> None:
+    """Only the rank that draws knows the grammar, and it ends there by an end token like any other reply."""
+    fields: list[dict[str, Any]] = [
+        {"format": {"type": "regex", "pattern": "[a-m]{3,9}"}, "sampling": Sampling(temperature=0.9, seed=3)},
+        {"sampling": Sampling(repetition_penalty=1.3, frequency_penalty=1.0, logit_bias={70: 3.0})},
+        {
+            "format": {
+                "type": "json_schema",
+                "schema": {"type": "array", "maxItems": 4, "items": {"const": 7}},
+            }
+        },
+        {},
+    ]
+    solo = [await ask(rings["one"], SHORT, max_tokens=20, **f) for f in fields]
+    shared = await asyncio.gather(*(ask(rings[kind], SHORT, max_tokens=20, **f) for f in fields))
+    assert [text(events) for events in shared] == [text(events) for events in solo]
+    assert [end(events).reason for events in shared] == [end(events).reason for events in solo]
+    assert re.fullmatch("[a-m]{3,9}", text(shared[0]))
+    assert set(json.loads(text(shared[2]))) <= {7} and end(shared[2]).reason == "stop"
+
+
+@pytest.mark.parametrize("kind", ["pipeline", "tensor"])
+async def test_a_draw_that_fails_ends_its_request_on_every_rank(rings: dict[str, Session], kind: str) -> None:
+    """On the sampling rank alone something fails; all ranks drop that request at one step and go on."""
+    ring = rings[kind]
+    solo = text(await ask(rings["one"], SHORT, max_tokens=15))
+    pids, restarts = ring.pids, ring.restarts
+    survivor = asyncio.create_task(ask(ring, SHORT, max_tokens=15))
+    failed = await ask(ring, LONG, max_tokens=50, sampling=Sampling(presence_penalty=MISJUDGED))
+    last = end(failed)
+    assert last.reason == "error" and last.error is not None
+    assert "sampling failed" in last.error["message"]
+    assert last.usage.completion_tokens == 2
+    assert text(await survivor) == solo
+    assert text(await ask(ring, SHORT, max_tokens=15)) == solo
+    assert (ring.pids, ring.restarts) == (pids, restarts)
 
 
 def steps_of(home: Path, request_id: str) -> list[int]:
