@@ -133,8 +133,8 @@ def _open_tokenizer(
             eos_token_ids=end_tokens(config, generation) or None,
         )
     except Exception as error:  # transformers raises nearly anything for a damaged tokenizer
-        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        raise ModelBroken(f"The tokenizer of {found.path} cannot be loaded: {first[:200]}.") from error
+        text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise ModelBroken(f"The tokenizer of {found.path} cannot be loaded: {text[:200]}.") from error
 
 
 def end_tokens(*configs: Mapping[str, Any]) -> list[int]:

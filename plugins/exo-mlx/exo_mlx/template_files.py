@@ -14,7 +14,7 @@ from exocli import ModelBroken, ModelNotFound
 from exo_mlx import folder
 
 _BESIDE = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-ADVICE = "It has no chat template: put chat_template.jinja beside it, or give one with -o chat_template=FILE."
+ADVICE = "To chat with it, put its template beside it as chat_template.jinja, or give -o chat_template=FILE."
 
 
 def read(path: Path) -> str:
