@@ -76,6 +76,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield serving
 
 
+@pytest.fixture(scope="module")
+def embedder(minilm_home: Path) -> Iterator[Serving]:
+    """One with the real embedding model."""
+    with Serving(minilm_home, "-m", "minilm", backend="mlx") as serving:
+        yield serving
+
+
 def run(command: list[str], cwd: Path, **env: str) -> dict[str, Any]:
     """A script's last line, as JSON."""
     clean = {"PATH": "/usr/bin:/bin", "HOME": str(cwd), "NO_PROXY": "*", **env}

@@ -15,9 +15,9 @@ from tests.server.serving import Serving
 SCRIPT = json.dumps([["reasoning", "hm"], ["text", "so "], ["text", "it is"]])
 
 
-def python_client(name: str, python: Path, server: Serving, tmp_path: Path) -> dict[str, Any]:
+def python_client(name: str, python: Path, tmp_path: Path, *servers: Serving) -> dict[str, Any]:
     return run(
-        [str(python), "-P", str(HERE / "scripts" / f"{name}.py"), server.url],
+        [str(python), "-P", str(HERE / "scripts" / f"{name}.py"), *(server.url for server in servers)],
         tmp_path,
         PYTHONPATH=str(HERE / "scripts"),
     )
@@ -28,7 +28,7 @@ def stopped(*times: float | None) -> bool:
 
 
 def test_openai(python: Path, server: Serving, tmp_path: Path):
-    found = python_client("openai_client", python, server, tmp_path)
+    found = python_client("openai_client", python, tmp_path, server)
     assert found["models"] == ["scripted"]
     assert found["chat"] == found["stream"] == found["response"] == found["response_stream"] == "so it is"
     assert (found["reasoning"], found["completion"]) == ("hm", "a b")
@@ -43,7 +43,7 @@ def test_openai(python: Path, server: Serving, tmp_path: Path):
 
 
 def test_anthropic(python: Path, server: Serving, tmp_path: Path):
-    found = python_client("anthropic_client", python, server, tmp_path)
+    found = python_client("anthropic_client", python, tmp_path, server)
     assert found["models"] == ["scripted"]
     assert found["chat"] == ["thinking", "text"]
     assert found["text"] == found["stream"] == "so it is"
@@ -57,7 +57,7 @@ def test_anthropic(python: Path, server: Serving, tmp_path: Path):
 
 
 def test_ollama(python: Path, server: Serving, tmp_path: Path):
-    found = python_client("ollama_client", python, server, tmp_path)
+    found = python_client("ollama_client", python, tmp_path, server)
     assert found["models"] == found["loaded"] == ["scripted:latest"]
     assert found["chat"] == found["stream"] == "so it is"
     assert (found["thinking"], found["generate"], found["tool"]) == ("hm", "a b", {"at": "sky"})
@@ -68,16 +68,17 @@ def test_ollama(python: Path, server: Serving, tmp_path: Path):
     assert "tools" in found["shown"]
 
 
-def test_litellm(python: Path, server: Serving, tmp_path: Path):
-    found = python_client("litellm_client", python, server, tmp_path)
+def test_litellm(python: Path, server: Serving, embedder: Serving, tmp_path: Path):
+    found = python_client("litellm_client", python, tmp_path, server, embedder)
     for way in ("openai", "anthropic", "ollama"):
         assert found[way]["chat"] == found[way]["stream"] == "so it is", way
     assert stopped(found["openai"]["left"])
     assert found["missing"] == "NotFoundError"
+    assert found["embeddings"] == [384, 384]
 
 
 def test_langchain(python: Path, server: Serving, tmp_path: Path):
-    found = python_client("langchain_client", python, server, tmp_path)
+    found = python_client("langchain_client", python, tmp_path, server)
     assert found["chat"] == found["stream"] == "so it is"
     assert found["tokens"] == len(SCRIPT.split()) + 3
     assert stopped(found["left"])
@@ -120,3 +121,22 @@ def test_openai_for_node(node_folder: Path, server: Serving):
     assert stopped(*found["left"])
     assert found["aborted"] == "APIUserAbortError"
     assert found["missing"] == ["NotFoundError", 404, "model_not_found"]
+
+
+def test_embeddings(python: Path, embedder: Serving, tmp_path: Path):
+    """openai, ollama and langchain-openai, with the real model."""
+    found = python_client("embeddings_client", python, tmp_path, embedder)
+    for way in ("openai", "openai_float", "ollama", "langchain"):
+        assert [len(vector) for vector in found[way]] == [384, 384], way
+        assert near(found[way][0], found["openai"][0]) and near(found[way][1], found["openai"][1]), way
+    assert near(found["ollama_old"], found["openai"][0]) and near(
+        found["langchain_query"], found["openai"][0]
+    )
+    assert found["usage"] == 3
+    assert found["errors"]["missing"] == ["NotFoundError", 404, "model_not_found", "model"]
+    assert found["errors"]["bad"] == ["BadRequestError", 400, "bad_request", "dimensions"]
+    assert found["errors"]["long"] == ["BadRequestError", 400, "context_length_exceeded", "input"]
+
+
+def near(one: list[float], other: list[float]) -> bool:
+    return max(abs(a - b) for a, b in zip(one, other, strict=True)) < 1e-5

@@ -285,9 +285,11 @@ def test_ollama_models_routes(server: Serving):
 
 
 def test_tasks_that_nobody_offers_are_501_in_the_apis_shape(server: Serving):
-    assert server.post("/v1/embeddings", {"input": "x"}).status_code == 501
-    assert server.post("/v1/embeddings", {}).json()["error"]["code"] == "not_implemented"
-    assert server.post("/api/embed", {}).status_code == 501
+    for body in ({}, {"input": "x"}, {"model": "nope"}):
+        assert server.post("/v1/embeddings", body).json()["error"]["code"] == "not_implemented"
+        for path in ("/v1/embeddings", "/api/embed", "/api/embeddings"):
+            answer = server.post(path, body)
+            assert answer.status_code == 501 and "no model of this server makes embeddings" in answer.text
     assert isinstance(server.post("/api/pull", {}).json()["error"], str)
 
 

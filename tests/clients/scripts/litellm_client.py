@@ -1,5 +1,6 @@
 import asyncio
 import os
+import sys
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or it asks for a price list over the network
 import litellm
@@ -38,4 +39,7 @@ try:
     litellm.completion(**{**WAYS["openai"], "model": "openai/gpt-x"}, **ask)
 except litellm.exceptions.NotFoundError as error:
     found["missing"] = type(error).__name__
+embedder = {"api_base": f"{sys.argv[2]}/v1", "api_key": "none"}
+rows = litellm.embedding(model="openai/minilm", input=["a", "b"], **embedder).data
+found["embeddings"] = [len(row["embedding"]) for row in rows]
 report(**found)
