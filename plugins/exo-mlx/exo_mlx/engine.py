@@ -17,6 +17,7 @@ from exocli import (
     WARM_UP_CHUNK,
     CancelToken,
     Event,
+    ExoError,
     Finished,
     OpenContext,
     Prepared,
@@ -27,20 +28,24 @@ from exocli import (
     Usage,
 )
 from mlx_lm.generate import BatchGenerator, StopSequences
-from mlx_lm.models.cache import make_prompt_cache
 
-from exo_mlx import loader
-from exo_mlx.options import Options
+from exo_mlx import draft, guard, kv_budget, loader, memory
+from exo_mlx.caches import Caches, trimmable
+from exo_mlx.options import LocalOptions, Options
 from exo_mlx.output import Output
 from exo_mlx.plugin import CAPABILITIES
-from exo_mlx.prefix_cache import KeptCaches, PrefixIndex, trimmable
+from exo_mlx.prefix_cache import KeptCaches, PrefixIndex
 from exo_mlx.preparing import Preparer
 from exo_mlx.sampling import Settings, logprob_entry, make_sampler
+from exo_mlx.speculative import SpeculativeGenerator, cut
+from exo_mlx.template import ChatTemplate
 
 SMALLEST_SHARE = 8
 """Tokens a step of one prompt when several share the chunk."""
 PREFILLS = 4
 """Prompts that share a chunk; the others wait, so that a long queue does not slow the first ones."""
+UNBOUNDED = 1 << 62
+"""Tokens, where memory is no bound."""
 
 
 @dataclass
@@ -49,8 +54,10 @@ class _Live:
     cancel: CancelToken
     uid: int
     output: Output
+    guard: guard.Guard | None
     cached: int
     processed: int
+    keep_at: int
     decoding: bool = False
 
     @property
@@ -74,19 +81,32 @@ class MlxEngine(StepEngine):
         self._options = options
         self._rank = context.rank
         self._stream = mx.default_stream(mx.default_device())
-        loaded = self._loaded = self.load(context)
+        loaded = self.load(context)
+        name = Path(context.model).name
+        self._caches = Caches(loaded.model, name, options.kv_bits, options.kv_group_size)
+        trims = self._caches.trims_below
+        self._drafter = draft.open_drafter(options, loaded, trims, context.backend, self._load_draft)
+        self._loaded = draft.beside(loaded, self._drafter)
         limits = [n for n in (loaded.context, options.context) if n]
+        concurrency = CAPABILITIES.max_concurrency if self._caches.batched else 1
+        self._budget = budget = self._share_memory(concurrency)
         self.capabilities = replace(
             CAPABILITIES,
             context=min(limits) if limits else None,
+            max_concurrency=concurrency,
+            kv_tokens=budget.running,
+            kv_padded=True,
             tasks=("chat", "complete") if loaded.tokenizer.has_chat_template else ("complete",),
+            tools=ChatTemplate(loaded.tokenizer, name).takes_tools(),
         )
-        self._index = PrefixIndex(options.cache_entries, options.cache_tokens)
+        self._index = PrefixIndex(budget.kept_entries, budget.kept_tokens)
         self._kept = KeptCaches()
         self._preparer = Preparer(
             tokenizer=loaded.tokenizer,
-            name=Path(context.model).name,
+            name=name,
             context=self.capabilities.context,
+            kv_tokens=budget.running,
+            trims_below=self.trims_below,
             end_tokens=loaded.end_tokens,
             defaults=context.defaults,
             generation=loaded.generation_config,
@@ -98,28 +118,69 @@ class MlxEngine(StepEngine):
         self._prefilled = self._decoded = 0
         self._generator = self.make_generator(
             loaded.model,
-            completion_batch_size=CAPABILITIES.max_concurrency,
-            prefill_batch_size=PREFILLS,
+            completion_batch_size=concurrency,
+            prefill_batch_size=min(PREFILLS, concurrency),
             prefill_step_size=self._chunk,
             stream=self._stream,
         )
 
     def load(self, context: OpenContext) -> loader.Loaded:
         """The model this rank runs; a ring overrides it."""
+        options = context.options
+        adapter = options.adapter if isinstance(options, LocalOptions) else None
         return loader.load(
             Path(context.model),
-            cpu_dtype=context.options.cpu_dtype,
+            cpu_dtype=options.cpu_dtype,
             progress=context.progress,
-            force=context.options.force,
+            force=options.force,
+            adapter=Path(adapter) if adapter else None,
+            chat_template=Path(options.chat_template) if options.chat_template else None,
         )
+
+    def _load_draft(self, path: Path) -> loader.Loaded:
+        options = self._options
+        progress = self._context.progress
+        return loader.load(path, cpu_dtype=options.cpu_dtype, progress=progress, force=options.force)
 
     def make_generator(self, model: Any, **settings: Any) -> BatchGenerator:
         """What runs the batch; a ring's shares the tokens among the ranks."""
-        return BatchGenerator(model, **settings)
+        if self._drafter is None:
+            return BatchGenerator(model, **settings)
+        return SpeculativeGenerator(model, drafter=self._drafter, **settings)
+
+    # --------------------------------------------------------------- what the whole model's caches allow
 
     def can_trim(self, caches: list[Any]) -> bool:
-        """May these KV caches be cut back to fewer tokens? A fact of the whole model, on every rank."""
+        """May these KV caches, as they are now, be cut back to fewer tokens? On every rank alike."""
         return trimmable(caches)
+
+    @property
+    def trims_below(self) -> int | None:
+        """A cache that holds fewer tokens can be cut back; None = always. On every rank alike."""
+        return self._caches.trims_below
+
+    def free(self) -> int | None:
+        """Bytes that the KV caches of this rank may take, now that the weights are there; None = unknown."""
+        return memory.available()
+
+    def least(self, numbers: Sequence[int]) -> list[int]:
+        """The smallest of each over all ranks."""
+        return list(numbers)
+
+    def _share_memory(self, requests: int) -> kv_budget.Budget:
+        options = self._options
+        drafts = self._drafter.footprint if self._drafter is not None else kv_budget.Footprint()
+        own = kv_budget.divide(
+            self.free(),
+            self._caches.footprint + drafts,
+            requests=requests,
+            kept_tokens=options.cache_tokens,
+            kept_entries=options.cache_entries,
+        )
+        running = UNBOUNDED if own.running is None or options.force else own.running
+        running, tokens, entries = self.least([running, own.kept_tokens, own.kept_entries])
+        bound = options.kv_budget or (None if running == UNBOUNDED else running)
+        return kv_budget.Budget(running=bound, kept_tokens=tokens, kept_entries=entries)
 
     def describe(self) -> Mapping[str, Any]:
         loaded = self._loaded
@@ -128,9 +189,23 @@ class MlxEngine(StepEngine):
             "device": str(mx.default_device()),
             "context": self.capabilities.context,
             "weight_bytes": loaded.nbytes,
-            "kv_bytes_per_token": loaded.kv_bytes,
-            "notes": list(loaded.notes),
+            "kv_bytes_per_token": self._caches.footprint.token,
+            "kv_bytes_per_request": self._caches.footprint.fixed,
+            "kv_bits": self._options.kv_bits,
+            "speculation": self._drafter.name if self._drafter is not None else None,
+            "kv_tokens": self._budget.running,
+            "cache_tokens": self._budget.kept_tokens,
+            "notes": [*loaded.notes, *self._notes()],
         }
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if not self._caches.batched:
+            notes.append("The caches of this architecture cannot be batched: requests run one at a time.")
+        if self._options.kv_bits and self._caches.untouched:
+            count = self._caches.untouched
+            notes.append(f"kv_bits leaves {count} layers as they are: their caches are bounded already.")
+        return notes
 
     # ---------------------------------------------------------------------------- requests come in
 
@@ -144,12 +219,16 @@ class MlxEngine(StepEngine):
         tokens = list(prepared.tokens)
         sampling = Settings(**{name: settings[name] for name in Settings.__dataclass_fields__})
         vocabulary = len(self._loaded.tokenizer)
+        processors = self.processors(prepared)
+        # The end of a segment is the end of a step: there a copy of the caches is kept.
+        keep_at = max(cached, settings["keep_at"] or 0)
         (uid,) = self._generator.insert_segments(
-            [[tokens[cached:]]],
+            [[tokens[cached:keep_at], tokens[keep_at:]]],
             max_tokens=[prepared.max_tokens],
-            caches=[caches if caches is not None else make_prompt_cache(self._loaded.model)],
+            caches=[caches if caches is not None else self._caches.make()],
             all_tokens=[tokens[:cached]],
             samplers=[self.sampler(sampling, vocabulary)],
+            logits_processors=[[processors] if processors else []],
             stop_sequences=[StopSequences([[token] for token in settings["end"]])],
         )
         self._live[uid] = _Live(
@@ -157,8 +236,10 @@ class MlxEngine(StepEngine):
             cancel=cancel,
             uid=uid,
             output=Output(prepared.id, self._loaded.tokenizer, settings),
+            guard=processors,
             cached=cached,
             processed=cached,
+            keep_at=keep_at,
         )
         total = prepared.prompt_tokens
         self._events.append(Progress(id=prepared.id, processed=cached, total=total, cached=cached))
@@ -166,6 +247,10 @@ class MlxEngine(StepEngine):
     def sampler(self, settings: Settings, vocabulary: int) -> Any:
         """How tokens are drawn; a ring draws them on one rank."""
         return make_sampler(settings, vocabulary)
+
+    def processors(self, prepared: Prepared) -> guard.Guard | None:
+        """What changes the logits before a draw; a ring has it on one rank."""
+        return guard.make(prepared, self._preparer.grammars)
 
     def tune(self, chunk: int) -> None:
         if self._options.chunk is None:
@@ -185,7 +270,13 @@ class MlxEngine(StepEngine):
             with mx.stream(self._stream):
                 prompts, generated = self._generator.next()
                 for answer in generated:
-                    self._on_token(self._live[answer.uid], answer)
+                    if answer.uid not in self._live:
+                        continue  # a token before it, in the same pass, was the last one
+                    live = self._live[answer.uid]
+                    if (error := self.failure(live, answer)) is None:
+                        self._on_token(live, answer)
+                    else:
+                        self._fail(live, answer, error)
                 for prompt in prompts:
                     self._on_prompt(self._live[prompt.uid], prompt)
         events, self._events = self._events, []
@@ -205,6 +296,10 @@ class MlxEngine(StepEngine):
         self._prefilled += processed - live.processed
         live.processed = processed
         live.decoding = answer.end_of_prompt
+        if live.cached < processed == live.keep_at:
+            with mx.stream(self._stream):
+                caches, tokens = self._generator.extract_cache([live.uid])[live.uid]
+            self._store(f"{live.id}/prompt", caches, tokens)
         total = live.prepared.prompt_tokens
         self._events.append(Progress(id=live.id, processed=processed, total=total, cached=live.cached))
 
@@ -226,12 +321,37 @@ class MlxEngine(StepEngine):
             return None
         return logprob_entry(answer.logprobs, answer.token, top, self._loaded.tokenizer.decode)
 
-    def _end(self, live: _Live, reason: Any, cancel: Receipt | None = None) -> None:
+    def failure(self, live: _Live, answer: Any) -> ExoError | None:
+        """Why this token is none of the request's: its own processors failed in the draw."""
+        if live.guard is None:
+            return None
+        draw = live.guard.take()
+        if draw.logprobs is not None:
+            answer.logprobs = draw.logprobs
+        if draw.error is not None:
+            self._context.log(f"the sampling of {live.id} failed: {draw.error.message}")
+        return draw.error
+
+    def _fail(self, live: _Live, answer: Any, error: ExoError) -> None:
+        """A request ends by its own fault; the batch goes on."""
+        if answer.finish_reason is None:
+            self._take_out(live)
+        self._end(live, "error", error=error)
+
+    def _end(
+        self, live: _Live, reason: Any, cancel: Receipt | None = None, error: ExoError | None = None
+    ) -> None:
         del self._live[live.uid]
         output = live.output
         events, reason = output.finish(reason)
-        stop = output.stop
-        finished = Finished(id=live.id, reason=reason, stop=stop, usage=live.usage, cancel=cancel)
+        finished = Finished(
+            id=live.id,
+            reason=reason,
+            stop=output.stop,
+            usage=live.usage,
+            cancel=cancel,
+            error=error.to_dict() if error else None,
+        )
         self._events += [*events, finished]
 
     # -------------------------------------------------------------------------------------- leaving
@@ -250,17 +370,25 @@ class MlxEngine(StepEngine):
 
     def _take_out(self, live: _Live) -> tuple[list[Any], list[int]]:
         with mx.stream(self._stream):
-            return self._generator.remove([live.uid], return_prompt_caches=True)[live.uid]  # type: ignore[no-any-return]
+            caches, tokens = self._generator.remove([live.uid], return_prompt_caches=True)[live.uid]
+        cut(caches, tokens, live.prepared.prompt_tokens + live.output.tokens)
+        return caches, tokens
 
     def _keep(self, live: _Live, caches: list[Any], tokens: list[int]) -> int:
         """Keep the KV of `tokens`; → how many tokens of KV outlive the request."""
-        if live.processed == live.cached and not live.decoding:
-            return live.cached  # nothing new: the entry it came from is still there
+        if live.processed == live.cached and not live.decoding:  # nothing new
+            reuse = live.prepared.reuse
+            if not live.cached or (reuse is not None and reuse["entry"] in self._kept):
+                return live.cached
+        return self._store(live.id, caches, tokens)
+
+    def _store(self, entry: str, caches: list[Any], tokens: list[int]) -> int:
+        """Keep these caches under that name, on every rank; → how many of the tokens are kept, all or 0."""
         with mx.stream(self._stream):
-            self._kept.put(live.id, caches)
+            self._kept.put(entry, caches)
         if self._rank != 0:
             return len(tokens)
-        kept, gone = self._index.add(live.id, tokens, self.can_trim(caches))
+        kept, gone = self._index.add(entry, tokens, self.can_trim(caches))
         if gone:
             self._context.ask({"evict": gone})
         return len(tokens) if kept else 0
@@ -268,7 +396,7 @@ class MlxEngine(StepEngine):
     # --------------------------------------------------------------------------------- life's ends
 
     def warm_up(self) -> float | None:
-        caches = make_prompt_cache(self._loaded.model)
+        caches = self._caches.make()
         with mx.stream(self._stream):
             start = time.perf_counter()
             self._loaded.model(mx.zeros((1, WARM_UP_CHUNK), mx.uint32), cache=caches)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import LRUPromptCache, can_trim_prompt_cache, trim_prompt_cache
+from mlx_lm.models.cache import LRUPromptCache, trim_prompt_cache
 
 
 class _Handle:
@@ -53,15 +53,18 @@ class PrefixIndex:
         """{"entry", "tokens", "trim"}: the kept cache with the longest common prefix, how many of its
         tokens serve (at most len(tokens) - 1: the last token's logits have to be computed) and how many
         of its end do not."""
-        with self._lock:
-            found, _ = self._lru.fetch_nearest_cache("", list(tokens))
-        if not found:
-            return None
-        handle: _Handle = found[0]
-        usable = min(handle.tokens, len(tokens) - 1)
-        if usable <= 0 or (usable < handle.tokens and not handle.is_trimmable()):
-            return None
-        return {"entry": handle.entry, "tokens": usable, "trim": handle.size - usable}
+        # Second without the last token: an entry of the whole prompt hides a shorter one, which serves
+        # where the whole cannot be trimmed.
+        for asked in (list(tokens), list(tokens[:-1])):
+            with self._lock:
+                found, _ = self._lru.fetch_nearest_cache("", asked)
+            if not found:
+                return None
+            handle: _Handle = found[0]
+            usable = min(handle.tokens, len(tokens) - 1)
+            if usable > 0 and (usable == handle.tokens or handle.is_trimmable()):
+                return {"entry": handle.entry, "tokens": usable, "trim": handle.size - usable}
+        return None
 
     def add(self, entry: str, tokens: Sequence[int], trimmable: bool) -> tuple[bool, list[str]]:
         """→ (whether `entry` is kept, the entries that are to be evicted, `entry` itself if it is not)."""
@@ -83,8 +86,8 @@ class KeptCaches:
     def __init__(self) -> None:
         self._caches: dict[str, list[Any]] = {}
 
-    def __len__(self) -> int:
-        return len(self._caches)
+    def __contains__(self, entry: str) -> bool:
+        return entry in self._caches
 
     def put(self, entry: str, caches: list[Any]) -> None:
         # A cache taken out of a batch is a lazy slice that would keep the whole batch alive.
@@ -105,7 +108,3 @@ class KeptCaches:
         if reuse["trim"]:
             trim_prompt_cache(caches, reuse["trim"])
         return caches
-
-
-def trimmable(caches: list[Any]) -> bool:
-    return bool(can_trim_prompt_cache(caches))

@@ -7,14 +7,14 @@ theirs, all drop the request in the same step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
-from exocli import OpenContext
+from exocli import EngineFailed, ExoError, OpenContext, Prepared
 
-from exo_mlx import loader
+from exo_mlx import guard, loader
 from exo_mlx.engine import MlxEngine
 from exo_mlx.sampling import Settings
 from exo_ring import formation
@@ -45,6 +45,17 @@ class RingEngine(MlxEngine):
     def sampler(self, settings: Settings, vocabulary: int) -> Any:
         return super().sampler(settings, vocabulary) if self._place.samples else quiet_sampler
 
+    def processors(self, prepared: Prepared) -> guard.Guard | None:
+        return super().processors(prepared) if self._place.samples else None
+
+    def failure(self, live: Any, answer: Any) -> ExoError | None:
+        error = super().failure(live, answer)
+        if answer.uid not in self._generator.failed:
+            return None
+        return error or EngineFailed(
+            "The request's own sampling failed on the rank that draws the tokens; its log says why."
+        )
+
     def can_trim(self, caches: list[Any]) -> bool:
         model = self._loaded.model
         if not isinstance(model, Stage):
@@ -52,6 +63,19 @@ class RingEngine(MlxEngine):
         # A sliding window that is full cannot go back, on whichever rank it is.
         held = max((cache.offset for cache in caches), default=0)
         return model.narrowest is None or held < model.narrowest
+
+    @property
+    def trims_below(self) -> int | None:
+        model = self._loaded.model
+        return model.narrowest if isinstance(model, Stage) else super().trims_below
+
+    def free(self) -> int | None:
+        self._place.least([0])  # ranks that share a machine must all have their weights by now
+        free = super().free()
+        return None if free is None else free // self._place.neighbours
+
+    def least(self, numbers: Sequence[int]) -> list[int]:
+        return self._place.least(numbers)
 
     def agree(self, received: int) -> int:
         with mx.stream(self._stream):
