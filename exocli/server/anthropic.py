@@ -104,6 +104,8 @@ class CountRequest(Common):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: dict[str, Any] | None = None
+    """What `output_config.format` was called while it was a beta."""
 
 
 class MessagesRequest(CountRequest):
@@ -146,7 +148,7 @@ def _shared(body: CountRequest) -> dict[str, Any]:
         messages.extend(_turn(turn, f"messages.{index}"))
     tools = tuple(_tool(index, tool) for index, tool in enumerate(body.tools or ()))
     choice = _choice(body.tool_choice) if tools else None
-    given = body.output_config.format if body.output_config else None
+    given = (body.output_config.format if body.output_config else None) or body.output_format
     return {
         "messages": tuple(messages),
         "tools": () if choice == "none" else tools,

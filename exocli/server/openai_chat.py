@@ -75,7 +75,6 @@ class ChatRequest(OpenAIRequest):
     top_logprobs: Int | None = Field(default=None, ge=0, le=convert.MAX_LOGPROBS)
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    response_format: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None

@@ -48,6 +48,7 @@ def parse_completion(raw: bytes) -> Call:
         sampling=body.sampling(),
         max_tokens=body.max_tokens,
         stop=convert.stops(body.stop),
+        format=convert.format_of(body.response_format),
         logprobs=body.logprobs,
     )
     return body.call(request, echo=bool(body.echo))

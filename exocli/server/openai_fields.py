@@ -32,6 +32,7 @@ class OpenAIRequest(Common):
     frequency_penalty: Number | None = None
     repetition_penalty: Number | None = Field(default=None, gt=0)
     logit_bias: dict[str, Number] | None = None
+    response_format: dict[str, Any] | None = None
 
     def sampling(self) -> Sampling:
         """Raises BadRequest."""
