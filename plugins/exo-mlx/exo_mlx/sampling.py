@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
-from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, greedy_sampler
+from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
 _MASK = (1 << 64) - 1
-
-Sampler = Callable[[mx.array], mx.array]
 
 
 def key_for(seed: int, index: int) -> int:
@@ -37,25 +35,73 @@ class Settings:
     seed: int = 0
 
 
-def make_sampler(settings: Settings, vocabulary: int) -> Sampler:
-    """logprobs (1, vocabulary) → token ids (1,). Called once for each token, in order."""
-    if settings.temperature == 0:
-        return greedy_sampler  # type: ignore[no-any-return]
-    index = 0
+class Sampler(Protocol):
+    """How one request draws its tokens, as mlx-lm calls it: once for each token, in order.
 
-    def sample(logprobs: mx.array) -> mx.array:
-        nonlocal index
+    `ahead` draws without moving on, for tokens that may not come to be: one for each row of `logprobs`
+    (n, vocabulary), the first row being the draw `first` after the next. `advance` moves on.
+    """
+
+    def __call__(self, logprobs: mx.array) -> mx.array: ...
+
+    def ahead(self, logprobs: mx.array, first: int = 0) -> mx.array: ...
+
+    def advance(self, count: int) -> None: ...
+
+
+class Greedy:
+    """The likeliest token, whichever draw it is."""
+
+    def __call__(self, logprobs: mx.array) -> mx.array:
+        return mx.argmax(logprobs, axis=-1)
+
+    def ahead(self, logprobs: mx.array, first: int = 0) -> mx.array:
+        return self(logprobs)
+
+    def advance(self, count: int) -> None:
+        pass
+
+
+GREEDY = Greedy()
+"""One for all: mlx-lm draws for a whole batch in one call when its sampler is the same."""
+
+
+class Seeded:
+    """Draws whose randomness is a function of (seed, index of the draw)."""
+
+    def __init__(self, settings: Settings, vocabulary: int) -> None:
+        self._settings = settings
+        self._vocabulary = vocabulary
+        self._index = 0
+
+    def __call__(self, logprobs: mx.array) -> mx.array:
+        token = self._draw(logprobs, self._index)
+        self._index += 1
+        return token
+
+    def ahead(self, logprobs: mx.array, first: int = 0) -> mx.array:
+        begin = self._index + first
+        rows = range(logprobs.shape[0])
+        return mx.concatenate([self._draw(logprobs[row : row + 1], begin + row) for row in rows])
+
+    def advance(self, count: int) -> None:
+        self._index += count
+
+    def _draw(self, logprobs: mx.array, index: int) -> mx.array:
+        settings = self._settings
         if settings.top_p < 1.0:
             logprobs = apply_top_p(logprobs, settings.top_p)
         if settings.min_p > 0.0:
             logprobs = apply_min_p(logprobs, settings.min_p)
-        if 0 < settings.top_k < vocabulary:
+        if 0 < settings.top_k < self._vocabulary:
             logprobs = apply_top_k(logprobs, settings.top_k)
         key = mx.random.key(key_for(settings.seed, index))
-        index += 1
         return mx.random.categorical(logprobs * (1.0 / settings.temperature), key=key)
 
-    return sample
+
+def make_sampler(settings: Settings, vocabulary: int) -> Sampler:
+    """logprobs (1, vocabulary) → token ids (1,)."""
+    return GREEDY if settings.temperature == 0 else Seeded(settings, vocabulary)
 
 
 def logprob_entry(
