@@ -20,7 +20,7 @@ from exocli.types import Sampling
 
 _COMMAND = re.compile(r"/([a-z]+)(?:\s+(.*))?\s*", re.DOTALL)
 _HINTS = {name: hint for name, hint in get_type_hints(Sampling).items() if name != "logit_bias"}
-_HINTS["max_tokens"] = int | None
+_HINTS |= {"max_tokens": int | None, "think": bool | Literal["low", "medium", "high"] | None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,7 @@ class Desk:
     conversation: Conversation
     sampling: Sampling
     max_tokens: int | None
+    think: bool | str | None = None
     about: Callable[[], str] = lambda: ""
 
 
@@ -134,8 +135,8 @@ def _set(desk: Desk, argument: str) -> Effect:
         raise UsageError(f"There is no setting {name}; there are: {', '.join(_HINTS)}.")
     if value:
         parsed = options.parse(_HINTS[name], value.strip(), name)
-        if name == "max_tokens":
-            desk.max_tokens = parsed
+        if hasattr(desk, name):
+            setattr(desk, name, parsed)
         else:
             desk.sampling = replace(desk.sampling, **{name: parsed})
     shown = [name] if name else list(_HINTS)
@@ -143,10 +144,12 @@ def _set(desk: Desk, argument: str) -> Effect:
 
 
 def _value(desk: Desk, name: str) -> Any:
-    return desk.max_tokens if name == "max_tokens" else getattr(desk.sampling, name)
+    return getattr(desk if hasattr(desk, name) else desk.sampling, name)
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
     return "the model's own" if value is None else str(value)
 
 
@@ -172,7 +175,7 @@ COMMANDS = {
     "system": Command(
         "/system TEXT", 'set the system prompt ("none" removes it); without TEXT: show it', _system
     ),
-    "set": Command("/set NAME VALUE", "temperature 0.7, max_tokens 200, seed none …; alone: show all", _set),
+    "set": Command("/set NAME VALUE", "temperature 0.7, max_tokens 200, think off …; alone: show all", _set),
     "save": Command("/save FILE", "write the conversation as Markdown, or as JSON to FILE.json", _save),
     "model": Command("/model", "what is answering", _model),
 }

@@ -200,6 +200,7 @@ class Chat:
             sampling=self._desk.sampling,
             max_tokens=self._desk.max_tokens,
             stop=self._stop,
+            reasoning=self._desk.think,
             continue_last=transcript.continuing,
         )
         reply = self._reply = Reply(
@@ -215,7 +216,7 @@ class Chat:
             await reply.run()
         finally:
             self._reply, self._last_stop = None, reply.stopping
-            transcript.settle(reply.text, reply.finished)
+            transcript.settle(reply.text, reply.finished, reply.thought)
             self._save()
         self._check_can_chat()
         self._ever_opened |= reply.opened

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exocli.types import Finished
+from exocli.types import Finished, ToolCall
 
 
 def ending(finished: Finished, spoke: bool) -> str:
@@ -23,7 +23,11 @@ def ending(finished: Finished, spoke: bool) -> str:
         return f"[cut off after {finished.usage.completion_tokens:,} tokens; /continue goes on]"
     if finished.reason == "content_filter":
         return "[ended by the backend's content filter]"
-    return "" if spoke else "[the model answered nothing]"
+    return "" if spoke or finished.reason == "tool_calls" else "[the model answered nothing]"
+
+
+def call(event: ToolCall) -> str:
+    return f"[the model calls {event.name}({event.arguments}), which the chat does not run]"
 
 
 def resumed(cached: int, total: int) -> str:

@@ -18,13 +18,14 @@ from exocli.chat.terminal import Quiet
 from exocli.chat.view import View
 from exocli.chat.waiting import Waiting
 from exocli.runtime.session import Session
-from exocli.types import Event, Finished, Progress, Reasoning, Request, Text
+from exocli.types import Event, Finished, Progress, Reasoning, Request, Text, ToolCall
 
 TICK_S = 0.1
 
 
 class Reply:
-    """`run` once. `finished` and `text` are what came of it, at any moment, an interrupted `run` included.
+    """`run` once. `finished`, `text` and `thought` are what came of it, at any moment, an interrupted `run`
+    included.
 
     `quiet` is the terminal's mode, where there is one; `echoed` that the terminal shows ^C by itself;
     `resuming` that the same question was stopped while it was read; `on_cancel` is called at the first
@@ -52,6 +53,7 @@ class Reply:
         self._cancel = CancelToken()
         self._waiting = Waiting(session.model, session.spec.name)
         self._pieces: list[str] = []
+        self._thoughts: list[str] = []
         self._spoke = False
         self._killing: asyncio.Task[None] | None = None
         self.stopping = Stopping()
@@ -62,6 +64,10 @@ class Reply:
     @property
     def text(self) -> str:
         return "".join(self._pieces)
+
+    @property
+    def thought(self) -> str:
+        return "".join(self._thoughts)
 
     async def run(self) -> None:
         """Until the session says that it is over. Raises OSError if the view cannot be written to."""
@@ -102,8 +108,12 @@ class Reply:
                 self._spoke = True
                 self._view.text(text)
             case Reasoning(text=text):
+                self._thoughts.append(text)
                 self._spoke = True
                 self._view.reasoning(text)
+            case ToolCall():
+                self._spoke = True
+                self._view.note(notes.call(event))
             case _:
                 if self._resuming and isinstance(event, Progress) and event.cached:
                     self._resuming = False

@@ -20,10 +20,12 @@ _MARKS: Mapping[str, Mark] = {"cancelled": "stopped", "length": "cut", "error": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One side's words. `report` is what the engine said of an answer: usage, timing, cancel."""
+    """One side's words, and what the model thought before them. `report` is what the engine said of an
+    answer: usage, timing, cancel."""
 
     role: Literal["user", "assistant"]
     text: str
+    thought: str = ""
     mark: Mark = ""
     report: Mapping[str, JSON] = field(default_factory=dict)
 
@@ -72,17 +74,21 @@ class Transcript:
     def messages(self) -> tuple[Message, ...]:
         """What the model is sent."""
         head = (Message(role="system", content=self.system),) if self.system else ()
-        return (*head, *(Message(role=turn.role, content=turn.text) for turn in self.turns))
+        return (
+            *head,
+            *(Message(role=t.role, content=t.text, reasoning=t.thought or None) for t in self.turns),
+        )
 
     # -------------------------------------------------------------------------- closing a reply
 
-    def settle(self, text: str, finished: Finished) -> None:
+    def settle(self, text: str, finished: Finished, thought: str = "") -> None:
         """Take in what came of the open reply.
 
-        With text: it stays as the assistant's turn, marked with how it ended. Without: the conversation is
-        what it was before, and a question that leaves by this is `taken_back`.
+        With text: it stays as the assistant's turn, marked with how it ended; so does a thought that a limit
+        cut, for `go_on`. Without: the conversation is what it was before, and a question that leaves by this
+        is `taken_back`.
         """
-        if not text.strip():
+        if not text.strip() and not (thought and finished.reason == "length"):
             gone = self.turns[len(self._before) :]
             self.taken_back = gone[0].text if gone else None
             self.turns = self._before
@@ -92,9 +98,12 @@ class Transcript:
             for key, value in to_json(finished).items()
             if key in ("reason", "usage", "timing", "cancel", "error")
         }
-        head, start = (self.turns[:-1], self.turns[-1].text) if self.continuing else (self.turns, "")
+        head = self.turns
+        if self.continuing:
+            text, thought = self.turns[-1].text + text, self.turns[-1].thought + thought
+            head = self.turns[:-1]
         mark = _MARKS.get(finished.reason, "")
-        answer = Turn(role="assistant", text=start + text, mark=mark, report=report)
+        answer = Turn(role="assistant", text=text, thought=thought, mark=mark, report=report)
         self.turns = (*head, answer)
 
     # ------------------------------------------------------------------------- between replies
@@ -119,8 +128,8 @@ class Transcript:
         """The plain JSON form, for files."""
         turns = []
         for turn in self.turns:
-            data = {"role": turn.role, "text": turn.text, "mark": turn.mark, "report": dict(turn.report)}
-            turns.append({key: value for key, value in data.items() if value})
+            data = {"role": turn.role, "text": turn.text, "thought": turn.thought, "mark": turn.mark}
+            turns.append({key: value for key, value in (data | {"report": turn.report}).items() if value})
         return {"system": self.system, "turns": turns}
 
     @classmethod
@@ -129,7 +138,8 @@ class Transcript:
         turns = tuple(
             Turn(
                 role=turn["role"],
-                text=str(turn["text"]) if "text" in turn else "",
+                text=str(turn.get("text", "")),
+                thought=str(turn.get("thought", "")),
                 mark=turn.get("mark", ""),
                 report=dict(turn.get("report", {})),
             )

@@ -24,6 +24,7 @@ from exocli.cli.params import (
     pull_option,
     sampling_options,
     system_option,
+    think_option,
 )
 from exocli.cli.render import Globals, pass_globals
 from exocli.errors import UsageError
@@ -58,6 +59,7 @@ def _complete_id(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 @option("--no-save", is_flag=True, help="Keep nothing of it on disk.")
 @pull_option
 @local_option
+@think_option
 @sampling_options
 @pass_globals
 def chat(
@@ -71,6 +73,7 @@ def chat(
     no_save: bool,
     pull: bool,
     local: bool,
+    think: bool | str | None,
     sampling: Sampling,
     max_tokens: int | None,
     stop: tuple[str, ...],
@@ -99,7 +102,7 @@ def chat(
     conversation.model = chosen.model
     conversation.backend = None if chosen.server else chosen.backend  # next time it may not run
     view = View(sys.stdout, sys.stderr, quiet=settings.quiet)
-    desk = Desk(conversation=conversation, sampling=sampling, max_tokens=max_tokens)
+    desk = Desk(conversation=conversation, sampling=sampling, max_tokens=max_tokens, think=think)
     ending = asyncio.run(_converse(settings, chosen, path, desk, stop, view, keep=not no_save))
     if ending.signal is not None:
         signals.end_by(ending.signal)

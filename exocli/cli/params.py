@@ -178,6 +178,17 @@ def json_option(fn: F) -> F:
     return option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(fn)
 
 
+def think_option(fn: F) -> F:
+    """Gives the command `think: bool | str | None`, as Request.reasoning has it."""
+    return option(
+        "--think",
+        type=click.Choice(["on", "off", "low", "medium", "high"]),
+        callback=lambda ctx, param, value: {"on": True, "off": False}.get(value, value),
+        metavar="HOW",
+        help="How much a model that can think does so first: on, off, low, medium or high.",
+    )(fn)
+
+
 _SAMPLING = (
     ("--temperature", Number(min=0), "T", "0 picks the likeliest token; higher is more varied."),
     ("--top-p", Number(min=0, max=1, min_open=True), "P", "Draw from the likeliest tokens that make up P."),

@@ -1,4 +1,4 @@
-"""The line on stderr while a reply is on its way: loading, queued, prefilling. Gone before the text.
+"""The line on stderr while a reply is on its way: loading, queued, prefill, thinking. Gone before the text.
 
 Only on a terminal, and only for what takes longer than half a second.
 """
@@ -52,7 +52,7 @@ class _Line:
         self._shown = False
 
     def show(self, event: Event) -> None:
-        from exocli.types import Progress, Status
+        from exocli.types import Progress, Reasoning, Status
 
         now = time.monotonic()
         match event:
@@ -67,6 +67,8 @@ class _Line:
                 self._prefill = self._prefill or now
                 if now - self._prefill > PATIENCE_S:
                     self._put("prefill " + prefill_text(processed, total, cached, now - self._prefill))
+            case Reasoning():
+                self._put("thinking")
             case Progress() | Status():
                 pass
             case _:

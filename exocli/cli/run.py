@@ -10,7 +10,7 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +28,10 @@ from exocli.cli.params import (
     pull_option,
     sampling_options,
     system_option,
+    think_option,
 )
 from exocli.cli.render import Globals, pass_globals
-from exocli.errors import ExoError, UsageError, from_dict
+from exocli.errors import BadRequest, ExoError, UsageError, from_dict
 
 if TYPE_CHECKING:
     from exocli.runtime.session import Session
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 @option("--no-stdin", is_flag=True, help="Do not read standard input.")
 @pull_option
 @local_option
+@think_option
 @sampling_options
 @pass_globals
 def run(
@@ -66,6 +68,7 @@ def run(
     no_stdin: bool,
     pull: bool,
     local: bool,
+    think: bool | str | None,
     sampling: Sampling,
     max_tokens: int | None,
     stop: tuple[str, ...],
@@ -91,10 +94,17 @@ def run(
         sampling=sampling,
         max_tokens=max_tokens,
         stop=stop,
+        reasoning=think,
         format=format,
     )
     writer = _Json(no_stream) if as_json else _Plain(no_stream)
-    return asyncio.run(_Run(settings, chosen.session(path, debug=settings.debug), request, writer).main())
+    session = chosen.session(path, debug=settings.debug)
+    try:
+        return asyncio.run(_Run(settings, session, request, writer).main())
+    except BadRequest as error:
+        if schema and error.code == BadRequest.code and error.details.get("field") == "format":
+            raise UsageError(f"{schema}: {error.message}") from error
+        raise
 
 
 def _schema(path: str) -> dict[str, Any]:
@@ -118,20 +128,30 @@ def _schema(path: str) -> dict[str, Any]:
 
 @dataclass
 class _Json:
-    """One event a line; with --no-stream one object, the Finished with the whole text."""
+    """One event a line; with --no-stream one object, the Finished with the whole text, and the thought and
+    the calls if there are any."""
 
     whole: bool
     text: str = ""
+    thought: str = ""
+    calls: list[Any] = field(default_factory=list)
 
     def write(self, event: Event) -> None:
-        from exocli.types import Finished, Text, to_json
+        from exocli.types import Finished, Reasoning, Text, ToolCall, to_json
 
-        if isinstance(event, Text):
-            self.text += event.text
+        match event:
+            case Text(text=text):
+                self.text += text
+            case Reasoning(text=text):
+                self.thought += text
+            case ToolCall():
+                self.calls.append(to_json(event))
         if not self.whole:
             self._line(to_json(event))
         elif isinstance(event, Finished):
-            self._line({**to_json(event), "text": self.text})
+            more = {"reasoning": self.thought, "tool_calls": self.calls}
+            more = {key: value for key, value in more.items() if value}
+            self._line({**to_json(event), "text": self.text, **more})
 
     def _line(self, data: Any) -> None:
         sys.stdout.write(json.dumps(data, ensure_ascii=False) + "\n")
@@ -239,7 +259,11 @@ class _Run:
     def _conclude(self, finished: Finished) -> int:
         if finished.reason == "error":
             raise from_dict(finished.error or {})
-        if finished.reason == "length":
+        if finished.reason == "length" and finished.usage.reasoning_tokens and not self._writer.text:
+            self._settings.note(
+                "The token limit was reached while the model thought; raise --max-tokens or give --think off."
+            )
+        elif finished.reason == "length":
             self._settings.detail("The reply ended at its token limit.")
         if self._settings.verbose:
             usage, timing = finished.usage, finished.timing

@@ -3,7 +3,7 @@
 talker reads a word a step and answers "heard N: " and the last message's words, a word a step.
 Words that do something: `slowly` (every step takes 30 ms), `forever`, `die` (SIGKILL itself when read),
 `deaf` (does not hear a cancel), `toolong` (over the context), `nothing` (an empty answer), `briefly`,
-`escape` (control sequences).
+`escape` (control sequences), `ponder` (it thinks first, unless told not to), `call` (it calls a tool).
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from exocli import (
     OpenContext,
     Prepared,
     Progress,
+    Reasoning,
     Receipt,
     Request,
     StepEngine,
     StreamEngine,
     Text,
+    ToolCall,
     Usage,
     hookimpl,
 )
@@ -86,6 +88,11 @@ class Talker(StepEngine):
             answer = [*answer[:2], "briefly"]
         if "nothing" in last:
             answer = []
+        thought = request.messages[-1].reasoning or ""
+        if request.continue_last and thought:
+            answer = ["~then", *answer]
+        if "ponder" in last and request.reasoning is not False:
+            answer = ["~hmm", "~well", *answer]
         if "escape" in last:
             answer = ["\x1b[2J\x1b]0;title\x07red\x9b31m"]
         settings = {"words": words, "last": last, "answer": answer}
@@ -128,7 +135,7 @@ class Talker(StepEngine):
             elif job.said < len(job.answer) or "forever" in job.last:
                 word = job.answer[job.said % len(job.answer)]
                 job.said += 1
-                events.append(Text(id=request_id, text=word + " "))
+                events.append(_event(request_id, word))
             else:
                 self.end(request_id)
                 events.append(Finished(id=request_id, reason="stop", usage=usage))
@@ -140,6 +147,14 @@ class Talker(StepEngine):
 
     def close(self) -> None:
         pass
+
+
+def _event(request_id: str, word: str) -> Event:
+    if word.startswith("~"):
+        return Reasoning(id=request_id, text=f"{word[1:]} ")
+    if word == "call":
+        return ToolCall(id=request_id, index=0, call_id="c1", name="weather", arguments='{"city": "Rome"}')
+    return Text(id=request_id, text=f"{word} ")
 
 
 def _common(one: list[str], other: list[str]) -> int:

@@ -196,3 +196,14 @@ def test_stdout_elsewhere_gets_the_replies_alone(start: Start, tmp_path: Path) -
     assert terminal.ended() == 0
     assert out.read_bytes() == b"heard 1: hello \n"
     assert all(wait_gone(pid) for pid in worker)
+
+
+def test_a_thought_is_dim_and_the_answer_is_not(start: Start) -> None:
+    terminal = start()
+    terminal.prompt()
+    terminal.ask("ponder it", "^heard 1: ponder it$")
+    assert b"\x1b[2mhmm well \x1b[22m" in terminal.raw
+    terminal.send("/set think off" + ENTER)
+    terminal.until("^think = off$")
+    terminal.ask("ponder this", "^heard 3: ponder this$")
+    assert terminal.raw.count(b"hmm") == 1

@@ -136,3 +136,18 @@ def test_ctrl_c_at_a_plain_prompt(start: Start) -> None:
     terminal.until("^heard 1: whole")
     terminal.send(CTRL_D)
     assert terminal.ended() == 0
+
+
+def test_thoughts_are_left_out_and_calls_are_told(env: dict[str, str], conversations: Path) -> None:
+    done = run(env, b"ponder it\n/set think off\nponder it\ncall", "--max-tokens", "9")
+    assert done.stdout.decode() == "heard 1: ponder it \nheard 3: ponder it \nheard 5: \n"
+    assert b'[the model calls weather({"city": "Rome"}), which the chat does not run]' in done.stderr
+    (path,) = conversations.glob("*.json")
+    thoughts = [turn.get("thought") for turn in json.loads(path.read_text())["turns"]]
+    assert thoughts == [None, "hmm well ", None, None, None, None]
+
+
+def test_a_thought_cut_by_the_limit_goes_on(env: dict[str, str]) -> None:
+    done = run(env, b"ponder it\n/set max_tokens none\n/continue\n", "--max-tokens", "1")
+    assert b"[cut off after 1 tokens; /continue goes on]" in done.stderr
+    assert done.stdout.decode() == "and so on \n"

@@ -70,6 +70,33 @@ def test_going_on_extends_the_answer_and_a_second_cancel_keeps_it() -> None:
     assert shape(transcript) == [("user", "a", ""), ("assistant", "half and half", "")]
 
 
+def test_a_thought_is_kept_with_the_answer_and_goes_back_to_the_model() -> None:
+    transcript = Transcript()
+    transcript.ask("a")
+    transcript.settle("b", end(), "hmm")
+    assert transcript.turns[-1].thought == "hmm"
+    assert transcript.messages()[-1].reasoning == "hmm"
+
+
+def test_a_thought_cut_by_a_limit_stays_and_is_gone_on_with() -> None:
+    transcript = Transcript()
+    transcript.ask("a")
+    transcript.settle("", end("length"), "hmm, ")
+    assert shape(transcript) == [("user", "a", ""), ("assistant", "", "cut")]
+    transcript.go_on()
+    assert (transcript.messages()[-1].content, transcript.messages()[-1].reasoning) == ("", "hmm, ")
+    transcript.settle("b", end(), "well.")
+    assert transcript.turns[-1].thought == "hmm, well."
+    assert shape(transcript) == [("user", "a", ""), ("assistant", "b", "")]
+
+
+def test_a_thought_stopped_by_the_user_takes_the_question_back() -> None:
+    transcript = Transcript()
+    transcript.ask("a")
+    transcript.settle("", end("cancelled"), "hmm")
+    assert (transcript.turns, transcript.taken_back) == ((), "a")
+
+
 def test_retry_sends_what_was_taken_back() -> None:
     transcript = talk()
     transcript.ask("a")
@@ -118,7 +145,8 @@ def test_data_round_trip(system: str | None, exchanges: list[tuple[str, str, str
     turns: list[Turn] = []
     for question, answer, mark in exchanges:
         turns.append(Turn(role="user", text=question))
-        turns.append(Turn(role="assistant", text=answer, mark=mark, report={"reason": "x"}))  # type: ignore[arg-type]
+        report = {"reason": "x"}
+        turns.append(Turn(role="assistant", text=answer, thought=answer, mark=mark, report=report))  # type: ignore[arg-type]
     transcript = Transcript(system, tuple(turns))
     again = Transcript.from_data(json.loads(json.dumps(transcript.to_data())))
     assert (again.system, again.turns) == (transcript.system, transcript.turns)
