@@ -13,6 +13,10 @@ from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.models import qwen3
 
 WIDTH = 32
+THINKS = ["<think>", "Hmm", " sure", ".", "</think>", "Hello", " there", "!"]
+CALLS = ["<tool_call>", '{"', "name", '":"', "time", '"}', "</tool_call>"]
+SCRIPTS = {"\n": THINKS, "\n\n": CALLS}
+"""After the prompt of Qwen3's template for a reply that may think, and for one that may not."""
 CONFIG = {
     "model_type": "qwen3",
     "hidden_size": WIDTH,
@@ -28,7 +32,7 @@ CONFIG = {
 }
 
 
-def write(path: Path, files: Path, tokenizer: Any, scripts: Mapping[str, Sequence[str]]) -> Path:
+def write(path: Path, files: Path, tokenizer: Any, scripts: Mapping[str, Sequence[str]] = SCRIPTS) -> Path:
     """A model folder. `files`: the tokenizer's; a script is said after a prompt whose last token is its
     key, piece by piece, and no token may be in two places. Without a script it says token 0 for ever."""
     shutil.copytree(files, path)

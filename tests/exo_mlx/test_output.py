@@ -1,4 +1,4 @@
-"""Output with Qwen3's own tokenizer: every token in the right event, whatever the model writes."""
+"""Output with Qwen3's own tokenizer: every token in the right event, whatever the model writes (B45)."""
 
 from __future__ import annotations
 

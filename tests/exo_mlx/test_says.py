@@ -14,10 +14,9 @@ from tests.exo_mlx import scripted
 from tests.exo_mlx.conftest import npm_tokenizer
 from tests.exo_mlx.kinds import Driver
 from tests.exo_mlx.saying import TIME
+from tests.server.serving import Serving
 
 HI = (Message(role="user", content="Hi"),)
-THINKS = ["<think>", "Hmm", " sure", ".", "</think>", "Hello", " there", "!"]
-CALLS = ["<tool_call>", '{"', "name", '":"', "time", '"}', "</tool_call>"]
 CITY = {"enum": ["Rome", "Oslo"]}
 PLACE = {"type": "object", "properties": {"city": CITY}, "required": ["city"], "additionalProperties": False}
 CHOSEN = {"type": "function", "function": {"name": "place", "parameters": PLACE}}
@@ -27,9 +26,7 @@ CLOCK = {"type": "function", "function": {"name": "time", "parameters": NOW}}
 
 @pytest.fixture(scope="module")
 def folder(qwen3: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # A prompt for a reply that may think ends with "\n", one for a reply that may not with "\n\n".
-    scripts = {"\n": THINKS, "\n\n": CALLS}
-    return scripted.write(tmp_path_factory.mktemp("says") / "qwen3", npm_tokenizer("qwen3"), qwen3, scripts)
+    return scripted.write(tmp_path_factory.mktemp("says") / "qwen3", npm_tokenizer("qwen3"), qwen3)
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +160,64 @@ def test_parameters_that_no_grammar_is_made_of(driver: Driver) -> None:
     with pytest.raises(BadRequest, match="tool_choice") as error:
         ask(driver, tools=(odd,), tool_choice="required")
     assert error.value.details["field"] == "tool_choice"
+
+
+# ---------------------------------------------------------------------------------------- over HTTP
+
+CHAT = "/v1/chat/completions"
+USER = {"role": "user", "content": "Hi"}
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with Serving(tmp_path_factory.mktemp("home"), "-m", str(folder), backend="mlx") as serving:
+        yield serving
+
+
+def post(server: Serving, path: str, **body: Any) -> Any:
+    answer = server.post(path, {"max_tokens": 40, **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_each_api_has_the_thought_in_its_own_place(server: Serving) -> None:
+    chat = post(server, CHAT, messages=[USER])
+    said = chat["choices"][0]["message"]
+    assert (said["reasoning_content"], said["content"]) == ("Hmm sure.", "Hello there!")
+    assert chat["usage"]["completion_tokens_details"]["reasoning_tokens"] == 5
+    claude = post(server, "/v1/messages", messages=[USER], model="qwen3")
+    assert [(part["type"], part.get("thinking") or part["text"]) for part in claude["content"]] == [
+        ("thinking", "Hmm sure."),
+        ("text", "Hello there!"),
+    ]
+    llama = post(server, "/api/chat", messages=[USER], stream=False)
+    assert (llama["message"]["thinking"], llama["message"]["content"]) == ("Hmm sure.", "Hello there!")
+    response = post(server, "/v1/responses", input="Hi")
+    assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
+
+
+def test_a_call_over_http(server: Serving) -> None:
+    chat = post(server, CHAT, messages=[USER], tools=[TIME], reasoning_effort="none")
+    (choice,) = chat["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"] == {"name": "time", "arguments": "{}"}
+    answered = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": "noon"},
+    ]
+    again = post(server, CHAT, messages=answered, tools=[TIME])
+    assert again["choices"][0]["message"]["content"] == "Hello there!"
+
+
+@pytest.mark.parametrize("content", [[{"type": "text", "text": one} for one in "abc"], []])
+def test_content_in_parts(server: Serving, content: list[Any]) -> None:
+    chat = post(server, CHAT, messages=[{"role": "user", "content": content}])
+    assert chat["choices"][0]["message"]["content"] == "Hello there!"
+
+
+def test_a_choice_that_cannot_be_is_a_400(server: Serving) -> None:
+    choice = {"type": "function", "function": {"name": "tide"}}
+    odd = server.post(CHAT, {"messages": [USER], "tools": [TIME], "tool_choice": choice})
+    assert (odd.status_code, odd.json()["error"]["param"]) == (400, "tool_choice")

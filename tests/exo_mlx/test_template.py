@@ -1,4 +1,4 @@
-"""ChatTemplate with Qwen3's tokenizer and templates like other models': what reaches the prompt, and how."""
+"""ChatTemplate with Qwen3's tokenizer and other models' templates: what reaches the prompt, and how (B46)."""
 
 from __future__ import annotations
 
