@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from exocli.backend import TASK_WORDS
 from exocli.chat import commands, notes
 from exocli.chat.editor import Editor, EmptyInterrupt
 from exocli.chat.reply import Reply
@@ -172,7 +173,8 @@ class Chat:
         """Raises Unavailable for a model of another kind, which is known once it is open."""
         tasks = self._session.capabilities.tasks
         if self._session.loaded and "chat" not in tasks:
-            why = "it has no chat template" if "complete" in tasks else "it is not made for it"
+            only = " and ".join(TASK_WORDS.get(task, task) for task in tasks)
+            why = "it has no chat template" if "complete" in tasks else f"it can only {only}"
             text = f"{self._session.model} cannot chat ({why}): choose another one with -m."
             raise Unavailable(" ".join([text, *self._session.facts.get("notes", ())]))
 

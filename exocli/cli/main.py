@@ -26,6 +26,10 @@ from exocli.errors import ExoError
 COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("exocli.cli.chat:chat", "Talk with a model."),
     "run": ("exocli.cli.run:run", "Answer one PROMPT."),
+    "embed": (
+        "exocli.cli.embed:embed",
+        "Print a vector for each TEXT (else for each line of files or of standard input), one a line.",
+    ),
     "bench": ("exocli.cli.bench:bench", "Measure a backend with a model."),
     "serve": ("exocli.cli.serve:serve", "Serve models over HTTP: the OpenAI, Anthropic and Ollama APIs."),
     "ps": ("exocli.cli.ps:ps", "Show what a running server has loaded and what it works on."),

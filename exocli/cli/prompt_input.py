@@ -26,6 +26,13 @@ def gather(prompt: str | None, files: Sequence[str], *, read_stdin: bool, note: 
     return text
 
 
+def lines(files: Sequence[str], *, read_stdin: bool, note: Callable[[str], None]) -> tuple[str, ...]:
+    """Each line of the files, or of standard input, the empty ones too: line N is of text N. Raises
+    UsageError as `gather`."""
+    texts = [_read_stdin(note)] if read_stdin and _piped() else [_read_file(name) for name in files]
+    return tuple(line for text in texts for line in text.removesuffix("\n").split("\n") if text)
+
+
 def _piped() -> bool:
     """A pipe, a socket or a file; not a terminal, not /dev/null, not a closed input."""
     try:

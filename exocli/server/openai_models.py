@@ -15,7 +15,8 @@ from exocli.server.state import state_of
 
 def _openai(name: str, model: Model) -> dict[str, Any]:
     facts = {"context_length": model.facts["context"]} if model.facts.get("context") else {}
-    tasks = {"tasks": list(model.tasks)} if model.tasks else {}
+    sure = model.state == "loaded" or model.tasks == ("embed",)  # of a text model files tell by and large
+    tasks = {"tasks": list(model.tasks)} if sure else {}
     return {
         "id": name,
         "object": "model",

@@ -15,7 +15,7 @@ from exocli import CancelToken, ModelBroken, ProgressFn
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model, load_tokenizer
 
-from exo_mlx import adapters, folder, memory, models, template_files, weights
+from exo_mlx import adapters, folder, memory, models, sentence, template_files, weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +100,8 @@ def _open_model(found: folder.ModelFolder) -> tuple[Any, dict[str, Any]]:
     try:
         model, config = load_model(found.path, lazy=True, trust_remote_code=False)
     except ValueError as error:
+        if found.architecture in sentence.ENCODERS:
+            raise ModelBroken(f"The model {found.path.name} makes embeddings; it writes no text.") from error
         text = str(error)
         if "not supported" in text and found.architecture in text:
             raise ModelBroken(

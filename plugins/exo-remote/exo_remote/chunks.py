@@ -87,15 +87,7 @@ class Reply:
 
     def on_json(self, text: str, kind: str = "message") -> Iterator[Event]:
         """Raises as `on_item`, and anything for data that has not its documented shape."""
-        try:
-            data = json.loads(text)
-        except ValueError:
-            said = f"{self.url} sent something that is not JSON: {problems.one_line(text[:80])}."
-            raise UpstreamError(said, url=self.url) from None
-        if not isinstance(data, dict):
-            return
-        if data.get("error") or kind == "error":
-            raise problems.of_event(data.get("error") or data, self.url)
+        data = self.object_of(text, kind)
         if isinstance(progress := data.get("prompt_progress"), dict):
             yield from self._progress(progress, "processed", "total", "cache")
         if kind.endswith(".progress") or str(data.get("type", "")).endswith(".progress"):
@@ -106,6 +98,19 @@ class Reply:
             if isinstance(choice, dict) and not choice.get("index"):
                 yield from self._choice(choice)
         self._exo(data.get("exo"))
+
+    def object_of(self, text: str, kind: str = "message") -> dict[str, Any]:
+        """The JSON object ({} for JSON of another kind). Raises the server's own error if it is one."""
+        try:
+            data = json.loads(text)
+        except ValueError:
+            said = f"{self.url} sent something that is not JSON: {problems.one_line(text[:80])}."
+            raise UpstreamError(said, url=self.url) from None
+        if not isinstance(data, dict):
+            return {}
+        if data.get("error") or kind == "error":
+            raise problems.of_event(data.get("error") or data, self.url)
+        return data
 
     def _choice(self, choice: Mapping[str, Any]) -> Iterator[Event]:
         delta = choice.get("delta") or choice.get("message") or {}

@@ -59,7 +59,7 @@ class Dialect:
 def _can(**more: Any) -> Capabilities:
     """What nearly all servers offer; each refuses in its own words what its model cannot do."""
     common: dict[str, Any] = {
-        "tasks": ("chat", "complete"),
+        "tasks": ("chat", "complete", "embed"),
         "inputs": ("text", "image"),
         "max_concurrency": 256,
         "tools": True,
@@ -124,7 +124,7 @@ MLX_LM = Dialect(
     first_model="default_model",
     max_tokens=1 << 17,
     # It stops after a chunk of 2,048 tokens, and a request with a seed only after the whole prompt.
-    capabilities=_can(inputs=("text",), schema=False),
+    capabilities=_can(tasks=("chat", "complete"), inputs=("text",), schema=False),
 )
 OPENAI = Dialect(name="openai", developer_role=True, capabilities=_can())
 

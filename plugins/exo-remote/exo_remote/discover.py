@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from exocli import UpstreamError
+from exocli import Capabilities, Task, UpstreamError
 
 from exo_remote import problems
 from exo_remote.client import Answer, Client
@@ -25,11 +25,18 @@ LOADING_EVERY_S = 0.5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """`root`: where OpenAI's routes hang. `names`: the models, the default one first; empty where the
-    server does not tell."""
+    server does not tell. `tasks`: what each is for, where the server says it (exo's does)."""
 
     dialect: Dialect
     root: str
     names: Sequence[str] = ()
+    tasks: Mapping[str, Sequence[Task]] = field(default_factory=dict)
+
+    def capabilities(self, model: str) -> Capabilities:
+        """What the server can do with this model."""
+        own = self.dialect.capabilities
+        known = self.tasks.get(model)
+        return own if known is None else replace(own, tasks=tuple(t for t in own.tasks if t in known))
 
 
 async def discover(client: Client, options: Options) -> Found:
@@ -41,7 +48,8 @@ async def discover(client: Client, options: Options) -> Found:
     names = [str(row["id"]) for row in rows]
     if dialect.first_model is not None:
         names = [dialect.first_model, *names]
-    return Found(dialect=dialect, root=root, names=tuple(names))
+    tasks = {str(row["id"]): row["tasks"] for row in rows if isinstance(row.get("tasks"), list)}
+    return Found(dialect=dialect, root=root, names=tuple(names), tasks=tasks)
 
 
 async def _listing(client: Client, options: Options) -> tuple[str, Answer | None]:

@@ -51,7 +51,7 @@ class RemoteEngine(StreamEngine):
     """One model of one server."""
 
     def __init__(self, context: OpenContext, base: Base, key: Key, found: Found, model: str) -> None:
-        self.capabilities = found.dialect.capabilities
+        self.capabilities = found.capabilities(model)
         self._options: Options = context.options
         self._defaults = context.defaults
         self._base = base

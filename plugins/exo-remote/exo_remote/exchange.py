@@ -14,11 +14,12 @@ from typing import Any
 import httpx
 from exocli import Event, Request, UpstreamError, new_id
 
-from exo_remote import messages, ollama, problems, sse
+from exo_remote import embeddings, messages, ollama, problems, sse
 from exo_remote.chunks import Reply
 from exo_remote.client import Client, Refused
 from exo_remote.dialects import OLLAMA
 from exo_remote.discover import Found
+from exo_remote.embeddings import EmbeddingReply
 from exo_remote.ollama import OllamaReply
 
 LOADING_EVERY_S = 1.0
@@ -40,10 +41,16 @@ class Exchange:
         self._found = found
         # Ids that clients chose may meet at one upstream: ours must be unique there, and still be found.
         self.upstream_id = f"{request.id[:100]}-{new_id()[:8]}"
-        if found.dialect is OLLAMA:
+        self._embeds = request.task == "embed"
+        if self._embeds:
+            root = client.base.home if found.dialect is OLLAMA else found.root
+            self._url = root + embeddings.route(found.dialect)
+            self._body = embeddings.body(request, found.dialect, model)
+            self.reply: Reply = EmbeddingReply(request.id, self._url, len(request.inputs))
+        elif found.dialect is OLLAMA:
             self._url = client.base.home + ollama.route(request)
             self._body = ollama.body(request, model)
-            self.reply: Reply = OllamaReply(request.id, self._url)
+            self.reply = OllamaReply(request.id, self._url)
         else:
             self._url = found.root + messages.route(request)
             self._body = messages.body(request, found.dialect, model, self.upstream_id)
@@ -60,7 +67,7 @@ class Exchange:
         while True:
             try:
                 self.sent = True
-                headers = {"X-Request-Id": self.upstream_id, "Accept": "text/event-stream"}
+                headers = {"X-Request-Id": self.upstream_id, "Accept": self._accept()}
                 async with self._client.reply(self._url, self._body, headers) as response:
                     self.arrived = True
                     if self._found.dialect.cancel == "receipt":
@@ -84,6 +91,9 @@ class Exchange:
                 self._without(unknown)
             else:
                 raise self._problem(answer)
+
+    def _accept(self) -> str:
+        return "application/json" if self._embeds else "text/event-stream"
 
     def _removable(self) -> list[str]:
         return [name for name in ("stream_options", "max_tokens") if name in self._body]
@@ -112,7 +122,7 @@ class Exchange:
             text = f"{self._url} answers with a web page, not with a reply; check -o url=."
             raise UpstreamError(text, url=self._url, status=502)
         pieces = response.aiter_bytes()
-        if kind == "application/json" and self._found.dialect is not OLLAMA:
+        if kind == "application/json" and (self._embeds or self._found.dialect is not OLLAMA):
             body = b"".join([piece async for piece in pieces])  # a server that does not stream
             for event in self._of(self.reply.on_item(sse.Event(body.decode("utf-8", "replace")))):
                 yield event
