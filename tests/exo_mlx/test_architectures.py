@@ -10,12 +10,14 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from exocli import ModelBroken
+from exocli import Message, ModelBroken, Part, Request, Unsupported
+from exocli.backend import check_supported
 from mlx import nn
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.utils import _get_classes, load_model
 
 from exo_mlx import loader
+from exo_mlx.plugin import CAPABILITIES
 from tests.exo_mlx import kinds, tiny
 
 COMMON = {
@@ -213,6 +215,13 @@ def test_a_vision_model_that_mlx_lm_does_not_know_is_one_sentence(write: Callabl
     (folder / "config.json").write_text(json.dumps({"model_type": "idefics9", "vision_config": {}}))
     with pytest.raises(ModelBroken, match='"idefics9", which mlx-lm does not know'):
         loader.load(folder)
+
+
+def test_an_image_is_refused_by_capability() -> None:
+    image = Message(role="user", content=(Part(kind="image", path="cat.png"), Part(text="What is it?")))
+    with pytest.raises(Unsupported, match="image input") as caught:
+        check_supported(Request(messages=(image,)), CAPABILITIES, "mlx")
+    assert caught.value.details["field"] == "messages"
 
 
 def test_a_config_that_transformers_refuses_is_one_sentence(write: Callable[..., Path]) -> None:

@@ -15,6 +15,7 @@ from mlx.utils import tree_flatten, tree_map
 from mlx_lm.utils import _get_classes, load_model
 
 from exo_mlx import families, gguf, loader
+from exo_mlx.gguf_parts import GGUFModel
 from tests.exo_mlx import tiny
 from tests.exo_mlx.test_tokenizer_gguf import metadata_of
 
@@ -153,6 +154,20 @@ def test_the_imported_model_computes_the_same(
     difference = mx.abs(original(tokens) - imported(tokens)).max().item()
     assert difference < 1e-4 * mx.abs(original(tokens)).max().item()
     assert json.loads((folder / "config.json").read_text())["model_type"] == model_type
+
+
+@pytest.mark.parametrize(("pattern", "period"), [([True, True, False, True, True, False, True], 3), (6, 6)])
+def test_gemma3_s_global_layers_are_found(pattern: Any, period: int, tmp_path: Path) -> None:
+    original = model_of("gemma3_text", **{**GEMMA, "sliding_window_pattern": period})
+    keys = {**GEMMA_KEYS, "block_count": 7, "attention.sliding_window_pattern": pattern}
+    metadata = {**numbers(**keys), **tiny.tokenizer_metadata()}
+    tiny.write_arrays(tmp_path / "m.gguf", "gemma3", metadata, gguf_arrays(original, "gemma3"))
+    with GGUFModel(tmp_path / "m.gguf") as model:
+        assert gguf.plan(model)[1]["sliding_window_pattern"] == period
+    uneven = {**metadata, "attention.sliding_window_pattern": [True, False, True, True, False, True, True]}
+    tiny.write_arrays(tmp_path / "m.gguf", "gemma3", uneven, gguf_arrays(original, "gemma3"))
+    with pytest.raises(ModelBroken, match="sliding_window_pattern"):
+        gguf.convert(tmp_path / "m.gguf", tmp_path)
 
 
 def test_rope_factors_that_are_not_llama_3_s_are_refused(tmp_path: Path) -> None:

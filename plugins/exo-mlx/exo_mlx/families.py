@@ -86,7 +86,6 @@ def _gemma3(metadata: Metadata, arch: str) -> dict[str, Any]:
     """Scale of the attention and period of the global layers as llama.cpp and the models' own configs have
     them: no GGUF file says them."""
     common = _common(metadata, arch)
-    pattern = metadata.get(f"{arch}.attention.sliding_window_pattern", 6)
     wide = common["num_hidden_layers"] == _GEMMA3_27B_LAYERS
     return {
         "architectures": ["Gemma3ForCausalLM"],
@@ -97,8 +96,18 @@ def _gemma3(metadata: Metadata, arch: str) -> dict[str, Any]:
         else common["head_dim"],
         "rope_local_base_freq": _short(metadata.get(f"{arch}.rope.freq_base_swa", 10000.0)),
         "sliding_window": int(metadata[f"{arch}.attention.sliding_window"]),
-        "sliding_window_pattern": int(pattern),
+        "sliding_window_pattern": _period(metadata.get(f"{arch}.attention.sliding_window_pattern", 6)),
     }
+
+
+def _period(pattern: int | list[bool]) -> int:
+    """Every how many layers one sees everything; newer files list for each whether its window slides."""
+    if not isinstance(pattern, list):
+        return int(pattern)
+    period = pattern.index(False) + 1
+    if any(slides == ((layer + 1) % period == 0) for layer, slides in enumerate(pattern)):
+        raise ValueError("sliding_window_pattern")
+    return period
 
 
 def _short(value: float) -> float:

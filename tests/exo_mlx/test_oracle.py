@@ -1,0 +1,117 @@
+"""The default model's greedy tokens are those of transformers and torch on the CPU in float32.
+
+torch is fetched for this alone (a CPU wheel, some 190 MB) into tests/.cache, never into the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from filelock import FileLock
+from mlx.utils import tree_flatten
+
+from exo_mlx import loader
+from tests.exo_mlx.conftest import CACHE
+
+pytestmark = pytest.mark.soak
+
+TORCH = "2.13.0+cpu"
+TOKENS = 24
+PROMPTS = [
+    "What is the capital of France?",
+    "Write a haiku about the sea.",
+    "Explain gravity to a child.",
+    "List three prime numbers.",
+    "Translate 'good morning' into Spanish.",
+    "Who wrote Hamlet?",
+    "What is 17 + 25?",
+    "Give me a recipe for pancakes.",
+    "Why is the sky blue?",
+    "Name a famous painter and one of the paintings.",
+    "Write a Python function that adds two numbers.",
+    "What does HTTP stand for?",
+    "Tell me a joke.",
+    "How do bees make honey?",
+    "What is the largest planet?",
+    "Summarise the plot of Cinderella in one sentence.",
+    "What are the primary colours?",
+    "How many legs does a spider have?",
+    "Give a synonym for 'happy'.",
+    "What is photosynthesis?",
+]
+ASK = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import torch
+from transformers import AutoModelForCausalLM
+torch.set_num_threads(2)
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32, local_files_only=True).eval()
+answers = []
+for prompt in json.load(open(sys.argv[2])):
+    ids = torch.tensor([prompt["tokens"]])
+    with torch.inference_mode():
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                             max_new_tokens=prompt["max"], eos_token_id=prompt["end"], pad_token_id=0)
+    answers.append(out[0, ids.shape[1]:].tolist())
+json.dump(answers, open(sys.argv[3], "w"))
+"""
+
+
+@pytest.fixture(scope="session")
+def torch_path() -> Path:
+    """A folder with torch in it, to be put on a child's path."""
+    folder = CACHE / f"torch-{TORCH}"
+    CACHE.mkdir(exist_ok=True)
+    with FileLock(CACHE / "torch.lock"):
+        if not (folder / "torch").is_dir():
+            wanted = [f"torch=={TORCH}", "sympy", "mpmath", "networkx", "fsspec", "typing_extensions"]
+            command = [
+                *(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder)),
+                *wanted,
+            ]
+            subprocess.run(command, check=True)
+    return folder
+
+
+def write_dense(loaded: loader.Loaded, folder: Path) -> None:
+    """The weights written out in float32 by the names that transformers gives them, which are mlx-lm's."""
+    folder.mkdir()
+    arrays = dict(tree_flatten(loaded.model.parameters()))
+    mx.save_safetensors(str(folder / "model.safetensors"), arrays, {"format": "pt"})
+    config = {name: value for name, value in loaded.config.items() if not name.startswith("quantization")}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def greedy(loaded: loader.Loaded, tokens: list[int], end: frozenset[int]) -> list[int]:
+    from mlx_lm.generate import generate_step
+
+    found = []
+    for token, _ in generate_step(mx.array(tokens), loaded.model, max_tokens=TOKENS):
+        found.append(int(token))
+        if found[-1] in end:
+            break
+    return found
+
+
+def test_greedy_tokens_equal_those_of_transformers(smollm2: Path, torch_path: Path, tmp_path: Path) -> None:
+    loaded = loader.load(smollm2)
+    questions: list[dict[str, Any]] = []
+    for prompt in PROMPTS:
+        chat = [{"role": "user", "content": prompt}]
+        tokens = loaded.tokenizer.apply_chat_template(chat, add_generation_prompt=True)
+        questions.append({"tokens": list(tokens), "max": TOKENS, "end": sorted(loaded.end_tokens)})
+    write_dense(loaded, tmp_path / "dense")
+    (tmp_path / "questions.json").write_text(json.dumps(questions))
+    files = [str(tmp_path / name) for name in ("dense", "questions.json", "answers.json")]
+    environment = {**os.environ, "PYTHONPATH": str(torch_path), "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "-c", ASK, *files], check=True, env=environment)
+    expected = json.loads((tmp_path / "answers.json").read_text())
+    got = [greedy(loaded, question["tokens"], loaded.end_tokens) for question in questions]
+    assert got == expected
