@@ -188,6 +188,8 @@ class BackendSpec:
     doctor:          () -> Iterable[Check]: what `exo doctor` says about it; offline, a few seconds at most
     baseline:        (OpenContext) -> StreamEngine: the same work bare, for `exo bench` to compare with;
                      its requests carry options={"chunk": tokens or None}
+    variants:        {name: open options} that should give the same text sooner, for `exo bench` to compare
+                     with the same model without them
     """
 
     name: str
@@ -204,6 +206,7 @@ class BackendSpec:
     launch: str | None = None
     doctor: str | None = None
     baseline: str | None = None
+    variants: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict, hash=False)
     capabilities: Capabilities = Capabilities()
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from exocli import benchmark_variants
 from exocli.cancel import CancelToken
 from exocli.errors import from_dict
 from exocli.runtime.session import Session
@@ -72,6 +73,7 @@ async def measure(session: Session, plan: Plan, note: Note) -> dict[str, Any]:
         report["load_s"] = round(time.monotonic() - start, 3)
         report |= await _speed(session, plan, note)
         report["batch"] = await _batch(session, plan, note)
+        report |= await benchmark_variants.compare(session, plan.rounds, note)
         if plan.cancels:
             report["cancel"] = await _cancels(session, plan, dice, note)
         if plan.requests:

@@ -20,7 +20,7 @@ LEVELS = (
     ("hookspecs", "names"),
     ("plugins",),
     ("runtime",),
-    ("cli", "chat", "server", "testing", "benchmarks", "__main__"),
+    ("cli", "chat", "server", "testing", "benchmarks", "benchmark_variants", "__main__"),
 )
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 PLUGIN_ARROWS = {("exo_ring", "exo_mlx")}

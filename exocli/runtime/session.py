@@ -120,14 +120,14 @@ class Session:
         """Tokens of KV cache that the running requests may come to, of the capabilities' `kv_tokens`."""
         return self._room_of(self._turns.reserved)
 
-    def like(self, spec: BackendSpec) -> Session:
-        """A session of its own with the same model and options on another engine."""
+    def like(self, spec: BackendSpec, **options: Any) -> Session:
+        """A session of its own with the same model and options, but for those given, on another engine."""
         return Session(
             spec=spec,
             model=self.model,
             path=self.path,
             ref=self._ref,
-            options=self._options,
+            options={**self._options, **options},
             defaults=self._defaults,
             python=self._python,
         )

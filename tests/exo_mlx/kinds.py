@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten, tree_map_with_path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from exo_mlx.engine import MlxEngine
-from exo_mlx.options import Options
+from exo_mlx.options import LocalOptions
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 VOCABULARY = len(SPECIAL) + 256
@@ -165,7 +165,7 @@ class Driver:
         context = OpenContext(
             backend="mlx",
             model=str(path),
-            options=Options(**{"chunk": 8, **options}),
+            options=LocalOptions(**{"chunk": 8, **options}),
             cache_dir=path,
             log=lambda text: None,
             progress=lambda done, total: None,

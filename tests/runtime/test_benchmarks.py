@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from exocli import CancelToken, Event, Finished, OpenContext, Request, StreamEngine, Timing, from_generator
+from exocli.benchmark_variants import compare
 from exocli.benchmarks import ROUNDS_A_START, Plan, measure
 
 from tests.runtime.conftest import Make
@@ -43,3 +44,17 @@ async def test_the_report(make: Make, home: Path) -> None:
     memory = report["memory"]
     assert memory["worker_mb"] > 5 and memory["parent_mb"] > 5 and memory["growth_pct"] is not None
     assert notes
+
+
+async def test_variants_are_compared_with_the_engine_as_it_was_opened(make: Make) -> None:
+    session = make()
+    variants = {"noisy": {"noise": True}, "broken": {"fail_open": True}}
+    session = session.like(replace(session.spec, variants=variants))
+    async with session:
+        await session.load()
+        found = (await compare(session, 2, lambda text: None))["variants"]
+        assert await compare(make(), 2, lambda text: None) == {}
+    noisy = found["noisy"]
+    assert noisy["text_equal"] and noisy["rounds"] == 2
+    assert noisy["decode_ratio"] > 0 and noisy["decode_tps"] > 0 and noisy["plain_tps"] > 0
+    assert "error" in found["broken"]

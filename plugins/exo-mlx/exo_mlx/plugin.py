@@ -40,6 +40,7 @@ def exo_backends() -> Iterable[BackendSpec]:
         probe="exo_mlx.probe:probe",
         doctor="exo_mlx.probe:checks",
         baseline="exo_mlx.baseline:open_bare",
+        variants={"lookup": {"speculate": "lookup"}},
         models="exo_mlx.models:source",
         capabilities=replace(CAPABILITIES, tasks=(*CAPABILITIES.tasks, *EMBEDDING_CAPABILITIES.tasks)),
     )
