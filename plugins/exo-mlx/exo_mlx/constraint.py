@@ -16,6 +16,7 @@ import numpy as np
 from exocli import BadRequest, EngineFailed, Request
 from llguidance import LLMatcher
 
+from exo_mlx import channels
 from exo_mlx.grammar import Grammars
 
 
@@ -127,7 +128,7 @@ def settings(
     tokens, which end inside a thought if `thinking`; `tokenizer` is mlx-lm's wrapper. Raises BadRequest
     naming the field."""
     assert request.format is not None
-    if tokenizer.structural_markers or tokenizer.response_transitions:
+    if tokenizer.structural_markers or tokenizer.response_transitions or channels.known(tokenizer):
         raise BadRequest(
             "format is not offered for this model: its replies have channels of their own.", field="format"
         )

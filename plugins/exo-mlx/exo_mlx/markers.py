@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from mlx_lm.generate import TextStateMachine, make_text_state_machine
 
+from exo_mlx.channels import INITIAL, TRANSITIONS, known
 from exo_mlx.tools import Call
 
 Piece: TypeAlias = tuple[Literal["text", "reasoning"], str] | tuple[Literal["calls"], list[Call]]
@@ -28,9 +29,9 @@ class Markers:
     """
 
     def __init__(self, tokenizer: Any, state: str | None, parse: Parse | None, answered: bool) -> None:
-        machine = TextStateMachine() if state is None else make_text_state_machine(tokenizer)
+        machine = _machine(tokenizer) if state is not None else TextStateMachine()
         if state == "normal" and not answered:
-            state = tokenizer.response_initial_state or state
+            state = _initial(tokenizer) or state
         self._machine = machine.make_state(state or "normal")
         self._think_start: str | None = tokenizer.think_start
         self._think_end: str | None = tokenizer.think_end
@@ -142,6 +143,14 @@ class Markers:
             self._pieces[-1] = (kind, str(last[1]) + text)
         else:
             self._pieces.append((kind, text))
+
+
+def _machine(tokenizer: Any) -> TextStateMachine:
+    return TextStateMachine(TRANSITIONS) if known(tokenizer) else make_text_state_machine(tokenizer)
+
+
+def _initial(tokenizer: Any) -> str | None:
+    return INITIAL if known(tokenizer) else tokenizer.response_initial_state
 
 
 def _prose(state: str) -> str:

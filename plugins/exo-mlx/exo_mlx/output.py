@@ -12,7 +12,7 @@ from typing import Any
 
 from exocli import Event, Reasoning, Text, ToolCall
 
-from exo_mlx import tools
+from exo_mlx import channels, tools
 from exo_mlx.markers import Markers, Piece
 from exo_mlx.text import StopBuffer, TextStream
 
@@ -25,7 +25,8 @@ class Output:
         self._id = id
         offered, state, continuing = settings["tools"], settings["state"], settings["continuing"]
         self._text = TextStream(tokenizer.detokenizer, continuing)
-        parse = tools.parser(tokenizer.tool_parser, offered)
+        parser = channels.parse_call if channels.known(tokenizer) else tokenizer.tool_parser
+        parse = tools.parser(parser, offered)
         self._markers = Markers(tokenizer, state, parse, answered=continuing)
         self._bare = tools.BareCalls(offered)
         self._stops = StopBuffer(settings["stop"])

@@ -143,6 +143,8 @@ def _plain(index: int, message: Message) -> dict[str, Any]:
             plain[key] = value
     if message.reasoning is not None:
         plain["reasoning_content"] = message.reasoning
+        if not (content and message.tool_calls):  # gpt-oss's name for it; its template refuses all three
+            plain["thinking"] = message.reasoning
     return plain
 
 
