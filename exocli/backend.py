@@ -206,7 +206,7 @@ class BackendSpec:
     launch: str | None = None
     doctor: str | None = None
     baseline: str | None = None
-    variants: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict, hash=False)
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     capabilities: Capabilities = Capabilities()
 
 
