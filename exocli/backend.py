@@ -419,12 +419,14 @@ def check_task(task: Task, tasks: Sequence[Task], who: str) -> None:
 _NEUTRAL = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {}}
 
 
-def check_supported(request: Request, capabilities: Capabilities, backend: str) -> None:
+def check_supported(request: Request, capabilities: Capabilities, backend: str, model: str = "") -> None:
     """Raises Unsupported, naming the field, for what the capabilities do not name; BadRequest for a chat
-    without anything to answer and an embed without texts, so that no engine has to expect one."""
+    without anything to answer and an embed without texts, so that no engine has to expect one. `model`: the
+    capabilities are those of the backend with this model."""
+    who = f"{model} on {backend}" if model else f"The backend {backend}"
 
     def refuse(field_name: str, what: str) -> None:
-        raise Unsupported(f"The backend {backend} does not offer {what}.", field=field_name)
+        raise Unsupported(f"{who} does not offer {what}.", field=field_name)
 
     check_task(request.task, capabilities.tasks, request.model or f"The backend {backend}")
     if request.task == "embed" and not request.inputs:

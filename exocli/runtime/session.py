@@ -233,7 +233,7 @@ class Session:
         Raises Unsupported, BadRequest, or why the engine is not there. `stream` reuses the answer."""
         check_supported(request, self.capabilities, self.spec.name)
         group = await self._ensure()
-        check_supported(request, group.capabilities, self.spec.name)
+        check_supported(request, group.capabilities, self.spec.name, self.model)
         prepared = await group.prepare(request)
         self._prepared[request.id] = (group, prepared)
         return prepared
@@ -324,7 +324,7 @@ class Session:
             if group is None:
                 return None
             flight.phase = "queued"
-            check_supported(request, group.capabilities, self.spec.name)
+            check_supported(request, group.capabilities, self.spec.name, self.model)
             ready = self._prepared.pop(flight.id, None)
             try:
                 if ready is None or ready[0] is not group:
