@@ -153,7 +153,8 @@ def test_fifty_schemas_streamed_and_not_four_at_a_time(server: Serving, sampling
         schema, stream = SCHEMAS[number // 2], bool(number % 2)
         wanted = {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}
         body = CHAT.ask("Answer in JSON.", stream, response_format=wanted, max_tokens=200, **sampling)
-        reply = server.post(CHAT.path, body)
+        with server.client() as client:
+            reply = client.post(CHAT.path, json=body, timeout=600)
         assert reply.status_code == 200, reply.text
         if stream:
             text, reason, ended, _ = CHAT.read_stream(reply.content)

@@ -33,6 +33,8 @@ class RingEngine(MlxEngine):
         # Only who leads can lead too far: the socket's buffers would take dozens of chunks.
         self.max_lead = context.size if context.rank == 0 else None
         super().__init__(replace(context, model=str(ring.folder)))
+        if context.rank == 0 or self._place.samples:
+            self._preparer.grammars.warm()
         # Logprobs are where the sampling is, the text comes from rank 0.
         self.capabilities = replace(self.capabilities, logprobs=not self._place.pipelined)
 
