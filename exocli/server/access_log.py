@@ -60,7 +60,8 @@ class AccessLog:
             fields |= {"error": finished.error["code"], "message": finished.error["message"]}
         if self._prompts:
             request = running.request
-            fields["prompt"] = request.prompt if request.prompt is not None else to_json(request.messages)
+            texts = to_json(request.inputs or request.messages)
+            fields["prompt"] = request.prompt if request.prompt is not None else texts
         return fields
 
     def line(self, event: str, **fields: Any) -> None:

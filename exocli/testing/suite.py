@@ -7,6 +7,7 @@ command does. `--exo-model` and `--exo-option KEY=VALUE` choose what is opened.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import signal
@@ -20,8 +21,8 @@ from exocli import plugins
 from exocli.backend import Capabilities
 from exocli.cli import plugin_check
 from exocli.errors import ExoError
-from exocli.testing.kit import Kit, long_text, request
-from exocli.types import Event, Progress, Sampling, Text, new_id
+from exocli.testing.kit import Kit, Reply, long_text, request
+from exocli.types import Embedding, Event, Progress, Request, Sampling, Text, new_id
 
 QUESTION = "Say a few words about the sea."
 
@@ -35,13 +36,29 @@ def name(pytestconfig: pytest.Config) -> str:
 
 
 @pytest.fixture(scope="module")
-def kit(name: str, pytestconfig: pytest.Config) -> Iterator[Kit]:
+def opened(name: str, pytestconfig: pytest.Config) -> Iterator[Kit]:
     try:
-        opened = Kit(name, pytestconfig.getoption("--exo-model"), pytestconfig.getoption("--exo-option"))
+        kit = Kit(name, pytestconfig.getoption("--exo-model"), pytestconfig.getoption("--exo-option"))
     except ExoError as error:
         pytest.fail(error.message, pytrace=False)
-    yield opened
-    opened.close()
+    yield kit
+    kit.close()
+
+
+@pytest.fixture
+def kit(opened: Kit) -> Kit:
+    """For the tests of engines that chat."""
+    if "chat" not in opened.capabilities.tasks:
+        pytest.skip("it does not chat")
+    return opened
+
+
+@pytest.fixture
+def embedder(opened: Kit) -> Kit:
+    """For the tests of engines that make embeddings."""
+    if "embed" not in opened.capabilities.tasks:
+        pytest.skip("it makes no embeddings")
+    return opened
 
 
 def still_answers(kit: Kit) -> None:
@@ -58,8 +75,8 @@ def test_what_the_plugin_names_can_be_imported(name: str) -> None:
     assert plugin_check.problems_of(registered.plugin, registered.distribution) == []
 
 
-def test_the_engine_narrows_what_the_spec_promises(kit: Kit) -> None:
-    bound, own = kit.choice.spec.capabilities, kit.capabilities
+def test_the_engine_narrows_what_the_spec_promises(opened: Kit) -> None:
+    bound, own = opened.choice.spec.capabilities, opened.capabilities
     assert isinstance(own, Capabilities)
     assert set(own.tasks) <= set(bound.tasks) and set(own.inputs) <= set(bound.inputs)
     assert 1 <= own.max_concurrency <= bound.max_concurrency
@@ -257,3 +274,48 @@ def test_killed_and_back_again(kit: Kit) -> None:
         pytest.skip("it runs in no worker")
     kit.run(kit.session.kill())
     still_answers(kit)
+
+
+# ------------------------------------------------------------------------------------------- embeddings
+
+
+def embed(*texts: str, **more: Any) -> Request:
+    return Request(task="embed", inputs=texts, **more)
+
+
+def vectors(reply: Reply, count: int) -> list[tuple[float, ...]]:
+    """Of every text, in order."""
+    found = {event.index: event.vector for event in reply.of(Embedding)}
+    assert len(reply.of(Embedding)) == count and sorted(found) == list(range(count)), "one for each text"
+    assert len({len(vector) for vector in found.values()}) == 1, "all of one length"
+    assert all(math.isfinite(number) for vector in found.values() for number in vector)
+    return [found[index] for index in range(count)]
+
+
+def test_every_text_has_its_vector(embedder: Kit) -> None:
+    texts = [f"{QUESTION} {'and more ' * n}" for n in range(20)]
+    reply = embedder.ask(embed(*texts))
+    assert reply.finished.reason == "stop" and reply.finished.usage.prompt_tokens > 0
+    together = vectors(reply, len(texts))
+    for index in (0, 13):
+        (alone,) = vectors(embedder.ask(embed(texts[index])), 1)
+        assert max(abs(a - b) for a, b in zip(alone, together[index], strict=True)) < 1e-3, "as alone"
+
+
+def test_embeddings_of_several_at_once(embedder: Kit) -> None:
+    few, many = embedder.ask_all(embed("a", "b"), embed(*(f"text {n}" for n in range(50))))
+    assert few.finished.reason == many.finished.reason == "stop"
+    assert len(vectors(few, 2)) + len(vectors(many, 50)) == 52
+
+
+def test_embeddings_that_nobody_wants_any_more(embedder: Kit) -> None:
+    asked = embed(*(f"{QUESTION} {n}" for n in range(500)))
+    reply = embedder.ask(asked, cancel_at=lambda event: isinstance(event, (Progress, Embedding)))
+    assert reply.finished.reason in ("cancelled", "stop")  # it may have ended by itself before
+    assert len(vectors(embedder.ask(embed("after")), 1)) == 1
+    assert embedder.session.flights == {}
+
+
+def test_nothing_to_embed_is_a_bad_request(embedder: Kit) -> None:
+    finished = embedder.ask(embed()).finished
+    assert finished.error is not None and finished.error["code"] == "bad_request"

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.distribution import write_distribution
 
 ROOT = Path(__file__).parent.parent.parent
@@ -32,6 +34,13 @@ def test_the_sample_plugin_passes(tmp_path):
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[-1] == "The backend sample passes the conformance kit."
     assert failed(done.stdout) == set()
+
+
+@pytest.mark.soak
+def test_an_embedding_model_passes(tmp_path, minilm):
+    done = run_kit("mlx", tmp_path, "--exo-model", str(minilm), "-rs")
+    assert done.returncode == 0, done.stdout
+    assert "it does not chat" in done.stdout and "makes no embeddings" not in done.stdout
 
 
 def test_a_backend_that_breaks_promises_is_found_out(tmp_path):

@@ -60,10 +60,10 @@ export const getJson = async (path, options) => (await call(path, options)).json
 
 const postJson = (path, options = {}) => getJson(path, { method: "POST", ...options });
 
-/** → [{id, owned_by}]. Names with * stand for many and cannot be chosen. */
+/** → [{id, owned_by}]. Names with * stand for many and cannot be chosen; some models only make embeddings. */
 export async function models() {
   const { data } = await getJson("v1/models");
-  return data.filter((model) => !model.id.includes("*"));
+  return data.filter(({ id, tasks }) => !id.includes("*") && (!tasks || tasks.includes("chat")));
 }
 
 export const requests = async () => (await getJson("v1/requests")).data;
