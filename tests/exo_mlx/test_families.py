@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from exocli import ModelBroken
 from mlx.utils import tree_flatten, tree_map
-from mlx_lm.utils import _get_classes, load_model
+from mlx_lm.utils import _get_classes, load_model, load_tokenizer
 
 from exo_mlx import families, gguf, loader
 from exo_mlx.gguf_parts import GGUFModel
 from tests.exo_mlx import tiny
-from tests.exo_mlx.test_tokenizer_gguf import metadata_of
+from tests.exo_mlx.test_tokenizer_gguf import PRE, metadata_of
 
 SMALL = {
     "hidden_size": 64,
@@ -84,7 +84,7 @@ def model_of(model_type: str, **changes: Any) -> Any:
     return model
 
 
-def gguf_arrays(model: Any, arch: str) -> dict[str, Any]:
+def gguf_arrays(model: Any, arch: str, heads: int = 4) -> dict[str, Any]:
     """The model's weights by GGUF's names, stored as llama.cpp's converter stores them."""
     family = families.FAMILIES[arch]
     inner = {ours: theirs for theirs, ours in family.layer.items()}
@@ -99,7 +99,7 @@ def gguf_arrays(model: Any, arch: str) -> dict[str, Any]:
         else:
             key = stem = outer[module]
         if key in family.permuted:
-            values = tiny.permuted(values, 4 if key == "attn_q" else 2)
+            values = tiny.permuted(values, heads if key == "attn_q" else 2)
         arrays[f"{stem}.{leaf}"] = values + 1 if key in family.shifted else values
     return arrays
 
@@ -178,20 +178,30 @@ def test_rope_factors_that_are_not_llama_3_s_are_refused(tmp_path: Path) -> None
         gguf.convert(tmp_path / "m.gguf", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("arch", "tokenizer"), [("llama", "llama2"), pytest.param("qwen3", "qwen3", marks=pytest.mark.soak)]
+)
 def test_a_whole_model_with_its_real_tokenizer(
-    tmp_path: Path, home: Path, real_tokenizer: Callable[[str], Path]
+    arch: str, tokenizer: str, tmp_path: Path, home: Path, real_tokenizer: Callable[[str], Path]
 ) -> None:
-    metadata = metadata_of(real_tokenizer("qwen3"), "qwen2")
+    metadata = metadata_of(real_tokenizer(tokenizer), PRE[tokenizer])
     vocabulary = len(metadata["tokenizer.ggml.tokens"])
-    small = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1, "num_key_value_heads": 1}
-    original = model_of("qwen3", vocab_size=vocabulary, **small)
-    keys = {"embedding_length": 32, "block_count": 1, "attention.head_count": 2, "attention.head_count_kv": 1}
-    arrays = gguf_arrays(original, "qwen3")
-    tiny.write_arrays(tmp_path / "m.gguf", "qwen3", {**numbers(**keys), **metadata}, arrays)
+    small = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1, "num_key_value_heads": 2}
+    original = model_of(arch, vocab_size=vocabulary, **small)
+    keys = {"embedding_length": 32, "block_count": 1, "attention.head_count": 2}
+    arrays = gguf_arrays(original, arch, heads=2)
+    tiny.write_arrays(tmp_path / "m.gguf", arch, {**numbers(**keys), **metadata}, arrays)
     loaded = loader.load(tmp_path / "m.gguf")
-    tokenizer = loaded.tokenizer
-    assert loaded.end_tokens == {151643, 151645} and tokenizer.has_thinking and tokenizer.has_tool_calling
-    text = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], add_generation_prompt=True)
-    assert tokenizer.decode(text) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    tokens = mx.array([tokenizer.encode("A sentence, tokenized in 12 pieces?")])
-    assert mx.allclose(original(tokens), loaded.model(tokens), atol=1e-5).item()
+    ours = loaded.tokenizer
+    own = load_tokenizer(real_tokenizer(tokenizer))
+    assert type(ours.detokenizer) is type(own.detokenizer) and len(ours) == len(own)
+    text = "A sentence, tokenized in 12 pieces?"
+    tokens = mx.array([ours.encode(text)])
+    assert tokens.tolist() == [own.encode(text)]
+    assert mx.allclose(original(tokens), loaded.model(tokens), atol=1e-4).item()
+    if tokenizer == "qwen3":
+        assert loaded.end_tokens == {151643, 151645} and ours.has_thinking and ours.has_tool_calling
+        chat = [{"role": "user", "content": "hi"}]
+        for more in ({}, {"enable_thinking": False}):
+            rendered = [t.apply_chat_template(chat, add_generation_prompt=True, **more) for t in (ours, own)]
+            assert rendered[0] == rendered[1]
