@@ -44,8 +44,8 @@ def open_drafter(
     if trims_below == 0:
         option = "speculate" if options.draft is None else "draft"
         raise UsageError(
-            f"{target.path.name} has recurrent layers, whose state cannot be taken back to drop a wrong "
-            f"draft: leave out the option {option}."
+            f"{target.path.name} has recurrent or chunked layers, whose state cannot be taken back to drop a "
+            f"wrong draft: leave out the option {option}."
         )
     if options.draft is None:
         return LookupDrafter(options.speculate_tokens or LOOKED_UP)
