@@ -228,12 +228,17 @@ class Session:
 
     # --------------------------------------------------------------------------------- requests
 
+    def _check(self, request: Request) -> None:
+        """Raises Unsupported: of the backend, or once it is open of this model on it."""
+        opened = self._group is not None
+        check_supported(request, self.capabilities, self.spec.name, self.model if opened else "")
+
     async def prepare(self, request: Request) -> Prepared:
         """Find everything that is wrong with a request, without starting it. Loads if need be.
         Raises Unsupported, BadRequest, or why the engine is not there. `stream` reuses the answer."""
-        check_supported(request, self.capabilities, self.spec.name)
+        self._check(request)
         group = await self._ensure()
-        check_supported(request, group.capabilities, self.spec.name, self.model)
+        self._check(request)
         prepared = await group.prepare(request)
         self._prepared[request.id] = (group, prepared)
         return prepared
@@ -290,7 +295,7 @@ class Session:
         flight.put(measured(flight, finished))
 
     async def _serve(self, flight: Flight) -> Finished:
-        check_supported(flight.request, self.capabilities, self.spec.name)
+        self._check(flight.request)
         if not self.loaded:
             flight.put(Status(id=flight.id, phase="loading"))
         ready = await self._ready(flight)
@@ -324,7 +329,7 @@ class Session:
             if group is None:
                 return None
             flight.phase = "queued"
-            check_supported(request, group.capabilities, self.spec.name, self.model)
+            self._check(request)
             ready = self._prepared.pop(flight.id, None)
             try:
                 if ready is None or ready[0] is not group:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from exocli import Message, Part, Request, Sampling
+from exocli import Message, Part, Request, Sampling, Unsupported
 from exocli.runtime.session import Session
 
 from tests.real.asking import DOCUMENT, Answer, answer, ask
@@ -165,3 +165,9 @@ async def test_huge_max_tokens_mean_up_to_the_context(session: Session) -> None:
     prepared = await session.prepare(ask(CAPITAL, max_tokens=10**9, id="huge"))
     session.forget("huge")
     assert prepared.max_tokens == 8192 - prepared.prompt_tokens
+
+
+async def test_tools_are_refused_where_the_template_does_not_take_them(session: Session) -> None:
+    tool = {"type": "function", "function": {"name": "time"}}
+    with pytest.raises(Unsupported, match="smollm2 on mlx does not offer tools"):
+        await session.prepare(ask("What time is it?", tools=(tool,)))
