@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -45,12 +46,14 @@ class Place:
         """This rank's part alone; `Loaded.model` is a Stage or a sharded model. Raises what the loader
         raises."""
         options = self._context.options
+        asks = self._context.rank == 0  # the one that prepares requests: the file need not be elsewhere
         return loader.load(
             self._ring.folder,
             cpu_dtype=options.cpu_dtype,
             progress=self._context.progress,
             force=options.force,
             cut=self._cut,
+            chat_template=Path(options.chat_template) if options.chat_template and asks else None,
         )
 
     def _cut(self, model: Any, config: Mapping[str, Any]) -> Any:
