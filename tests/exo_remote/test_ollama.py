@@ -10,7 +10,7 @@ from typing import Any
 
 from exocli import Reasoning, StreamEngine, Text, Usage
 
-from tests.exo_remote.asking import ask, opened
+from tests.exo_remote.asking import ask, chat, opened
 from tests.exo_remote.upstream import Asked, Connection, Upstream
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -78,3 +78,18 @@ async def test_a_cancel_closes_the_connection(tmp_path: Path):
         got = await ask(engine, at=lambda event: isinstance(event, Text))
         await (await up.wait_for("/api/chat")).closed.wait()
         assert got.finished.cancel is not None and not got.finished.cancel.confirmed
+
+
+async def test_formats(tmp_path: Path):
+    """Its API knows JSON and schemas; what it does not know is refused rather than sent as something else."""
+    schema = {"type": "object"}
+    for format, sent in (
+        ({"type": "json_object"}, "json"),
+        ({"type": "json_schema", "schema": schema}, schema),
+    ):
+        async with server(tmp_path, {**says(content="{}"), **DONE}) as (up, engine):
+            await ask(engine, chat(format=format))
+            assert (await up.wait_for("/api/chat")).json["format"] == sent
+    async with server(tmp_path) as (up, engine):
+        got = await ask(engine, chat(format={"type": "regex", "pattern": "a"}))
+        assert got.error["code"] == "unsupported" and "regex" in got.error["message"]
