@@ -129,7 +129,7 @@ def test_kept_tokens_is_zero_where_nothing_is_kept(alone: Driver) -> None:
     alone.step(3)
     receipt = alone.cancel(one).cancel
     assert receipt is not None and receipt.kept_tokens == 0 and receipt.processed > 0
-    assert len(alone.engine._kept._caches) == 0
+    assert not alone.engine._kept._caches
 
 
 # ------------------------------------------------------------------------------------- by one kind

@@ -29,10 +29,10 @@ def test_what_is_free_goes_to_those_that_run_but_for_a_share_that_is_kept() -> N
     # SmolLM2-135M in float32: 30 layers, keys and values, 3 heads 64 wide.
     token = 30 * 2 * 3 * 64 * 4
     found = divide(8 * GB, Footprint(token=token), requests=8, kept_tokens=65536, kept_entries=10)
-    assert found.kept_tokens == 7 * GB // 4 // token and found.kept_entries == 10
-    assert found.running == (7 * GB - found.kept_tokens * token) // token
+    assert found.kept_tokens == 6 * GB // 4 // token and found.kept_entries == 10
+    assert found.running == (6 * GB - found.kept_tokens * token) // token
     small = divide(8 * GB, Footprint(token=token), requests=8, kept_tokens=1000, kept_entries=10)
-    assert small.kept_tokens == 1000 and small.running == 7 * GB // token - 1000
+    assert small.kept_tokens == 1000 and small.running == 6 * GB // token - 1000
 
 
 def test_where_memory_is_unknown_or_nothing_grows_it_is_no_bound() -> None:

@@ -384,6 +384,8 @@ class MlxEngine(StepEngine):
 
     def _store(self, entry: str, caches: list[Any], tokens: list[int]) -> int:
         """Keep these caches under that name, on every rank; → how many of the tokens are kept, all or 0."""
+        if not self._index.holds(len(tokens)):
+            return 0  # not even for a moment: the copy can be as large as all that runs
         with mx.stream(self._stream):
             self._kept.put(entry, caches)
         if self._rank != 0:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-RESERVE = 8
-"""One part in so many of the free memory stays free: for the activations of a chunk, and while caches are
-taken out of a batch or put together."""
+RESERVE = 4
+"""One part in so many of the free memory stays free: for the activations of a chunk, and for the moment in
+which a batch is put together (measured with four unlike prompts: half as much again as the caches take)."""
 KEPT = 4
 """At most one part in so many of the rest is for kept caches."""
 SMALLEST = 512

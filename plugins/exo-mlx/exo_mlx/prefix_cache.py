@@ -66,9 +66,13 @@ class PrefixIndex:
                 return {"entry": handle.entry, "tokens": usable, "trim": handle.size - usable}
         return None
 
+    def holds(self, count: int) -> bool:
+        """Could an entry of so many tokens be kept at all? The same on every rank."""
+        return 0 < count <= self._max_tokens
+
     def add(self, entry: str, tokens: Sequence[int], trimmable: bool) -> tuple[bool, list[str]]:
         """→ (whether `entry` is kept, the entries that are to be evicted, `entry` itself if it is not)."""
-        if not tokens or len(tokens) > self._max_tokens:
+        if not self.holds(len(tokens)):
             return False, [entry]
         with self._lock:
             handle = _Handle(entry, len(tokens), trimmable)
