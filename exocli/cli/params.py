@@ -198,14 +198,26 @@ _SAMPLING = (
 )
 
 
+_IN_CONFIG: dict[str, click.ParamType] = {
+    **{flag.removeprefix("--").replace("-", "_"): kind for flag, kind, _, _ in _SAMPLING},
+    "repetition_penalty": Number(min=0, min_open=True),
+    "presence_penalty": Number(min=-2, max=2),
+    "frequency_penalty": Number(min=-2, max=2),
+}
+
+
 def require_sampling(where: str, name: str, value: Any) -> None:
-    """Raises UsageError, naming `where`, if the flag of this name would not take the value."""
-    for flag, kind, _, _ in _SAMPLING:
-        if flag == "--" + name.replace("_", "-") and value is not None:
-            try:
-                kind.convert(value, None, None)
-            except click.BadParameter as error:
-                raise UsageError(f"{where}: {error.message}") from error
+    """Raises UsageError, naming `where`, for a value that no reply could be drawn with: what the flag of
+    this name would not take, or what is a request's alone."""
+    if value is None:
+        return
+    if name == "logit_bias":
+        raise UsageError(f"{where}: a bias is given with a request, not in the config.")
+    if (kind := _IN_CONFIG.get(name)) is not None:
+        try:
+            kind.convert(value, None, None)
+        except click.BadParameter as error:
+            raise UsageError(f"{where}: {error.message}") from error
 
 
 def sampling_options(fn: F) -> F:
