@@ -198,7 +198,7 @@ _SAMPLING = (
 )
 
 
-_IN_CONFIG: dict[str, click.ParamType] = {
+_IN_CONFIG: dict[str, Any] = {
     **{flag.removeprefix("--").replace("-", "_"): kind for flag, kind, _, _ in _SAMPLING},
     "repetition_penalty": Number(min=0, min_open=True),
     "presence_penalty": Number(min=-2, max=2),
