@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from exocli import Message, ModelNotFound, Sampling, Text, UsageError
+from exocli import ModelNotFound, Sampling, Text, UsageError
 
 from exo_mlx.draft import CATCH_UP, ModelDrafter
 from exo_mlx.kv_budget import Footprint
@@ -342,14 +342,13 @@ def test_the_real_model(smollm2: Path, accepted: list[int]) -> None:
     driver = Driver(smollm2, chunk=64, speculate="lookup", context=512)
     lookup, never = batch(driver).drafter, Knowing([], 0.0)
     never.follow = never.ready = lambda *_: False  # type: ignore[method-assign,assignment]
-    text = "Repeat this sentence: The harbour of Ostwick has two piers, each four hundred metres long."
+    line = "The harbour of Ostwick has two piers, each four hundred metres long, and one lighthouse.\n"
     for sampling in (GREEDY, Sampling(temperature=0.4, seed=3)):
         found = []
         for drafter in (never, lookup, ModelDrafter(driver.engine._loaded, 4)):
             accepted.clear()
             batch(driver).drafter = drafter
-            messages = (Message(role="user", content=text),)
-            found.append(driver.ask("", 20, messages=messages, sampling=sampling)[0])
-            assert (sum(accepted) > 8) == (drafter is not never)
+            found.append(driver.ask(2 * line + line[:14], 12, sampling=sampling)[0])
+            assert (sum(accepted) > 5) == (drafter is not never)
         assert found[0] == found[1] == found[2]
     assert isinstance(batch(driver), SpeculativeBatch)
