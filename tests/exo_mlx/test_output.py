@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
 from typing import Any
 
 import pytest
@@ -74,9 +76,7 @@ def test_a_completion_is_raw(qwen3: Any) -> None:
 
 
 def test_a_model_without_thinking_has_no_tags(qwen3: Any) -> None:
-    from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
-
-    plain = TokenizerWrapper(qwen3._tokenizer, BPEStreamingDetokenizer)
+    plain = copy.copy(qwen3)
     plain._think_start = plain._think_end = None
     assert say(plain, "<think>x</think>y").text == "<think>x</think>y"
 
@@ -172,6 +172,43 @@ def test_arguments_in_other_forms(qwen3: Any) -> None:
         assert say(qwen3, f"<tool_call>{body}</tool_call>", tools=[WEATHER]).calls == [ROME], body
     two = f"<tool_call>[{bodies[0]}, {bodies[1]}]</tool_call>"
     assert say(qwen3, two, tools=[WEATHER]).calls == [ROME, ROME]
+
+
+FORMATS = [
+    ("mistral", '[TOOL_CALLS]weather[ARGS]{"city": "Rome"}[TOOL_CALLS]weather[ARGS]{"city": "Rome"}', 2),
+    ("mistral", '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Rome"}}]', 1),
+    ("pythonic", '<|tool_call_start|>[weather(city="Rome")]<|tool_call_end|>', 1),
+    (
+        "qwen3_coder",
+        "<tool_call>\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>",
+        1,
+    ),
+    ("glm47", "<tool_call>weather<arg_key>city</arg_key><arg_value>Rome</arg_value></tool_call>", 1),
+    ("gemma4", '<|tool_call>call:weather{city:<|"|>Rome<|"|>}<tool_call|>', 1),
+]
+
+
+def with_parser(tokenizer: Any, name: str) -> Any:
+    parser = importlib.import_module(f"mlx_lm.tool_parsers.{name}")
+    changed = copy.copy(tokenizer)
+    changed._tool_parser = parser.parse_tool_call
+    changed._tool_call_start, changed._tool_call_end = parser.tool_call_start, parser.tool_call_end
+    return changed
+
+
+@pytest.mark.parametrize(("name", "reply", "count"), FORMATS)
+def test_calls_in_the_formats_of_other_models(qwen3: Any, name: str, reply: str, count: int) -> None:
+    tokenizer = with_parser(qwen3, name)
+    said = say(tokenizer, f"<think>ok</think>\n\nI look. {reply}", tools=[WEATHER])
+    assert (said.calls, said.text, said.reason) == ([ROME] * count, "I look. ", "tool_calls")
+    cut = say(tokenizer, reply[: len(reply) // 3], "length", tools=[WEATHER])
+    assert cut.text.startswith(reply[:10])
+    assert (cut.calls, cut.reason) == ([], "length")
+
+
+def test_a_whole_call_of_a_format_without_an_end_at_the_limit(qwen3: Any) -> None:
+    said = say(with_parser(qwen3, "mistral"), FORMATS[0][1], "length", tools=[WEATHER])
+    assert (said.calls, said.reason) == ([ROME, ROME], "length")
 
 
 def test_without_tools_a_call_is_text(qwen3: Any) -> None:

@@ -139,6 +139,12 @@ def test_whether_a_template_takes_tools(qwen3: Any, template: str | None, takes:
     assert ChatTemplate(qwen3, "model").takes_tools()
 
 
+@pytest.mark.parametrize("tool", [{}, {"function": "weather"}, {"function": {"description": "no name"}}])
+def test_a_tool_without_a_name(qwen3: Any, tool: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match=r"tools\[1\] has no function with a name"):
+        render(qwen3, HI, tools=(WEATHER, tool))
+
+
 def history(arguments: str) -> Sequence[Message]:
     call = ToolUse(id="1", name="weather", arguments=arguments)
     turn = Message(role="assistant", tool_calls=(call,))

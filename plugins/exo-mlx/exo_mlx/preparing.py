@@ -144,7 +144,7 @@ class Preparer:
         return {
             "state": "reasoning" if rendered.thinking else "normal",
             "continuing": request.continue_last,
-            "tools": [] if request.tool_choice == "none" else list(request.tools),
+            "tools": tools.offered(request),
         }
 
     def _stops(self, request: Request) -> list[str]:

@@ -12,6 +12,8 @@ from typing import Any
 
 from exocli import BadRequest, Message, Request
 
+from exo_mlx import tools
+
 _PROBE = "exo_probe_tool"
 
 
@@ -84,8 +86,8 @@ class ChatTemplate:
         # Some templates know efforts; one that is a Python function refuses what it does not know.
         if isinstance(request.reasoning, str) and self._tokenizer.chat_template is not None:
             kwargs.setdefault("reasoning_effort", request.reasoning)
-        if request.tools and request.tool_choice != "none":
-            kwargs["tools"] = list(request.tools)
+        if offered := tools.offered(request):
+            kwargs["tools"] = offered
         return kwargs
 
     def _apply_to(

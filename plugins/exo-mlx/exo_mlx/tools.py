@@ -19,6 +19,15 @@ Tools = Sequence[Mapping[str, Any]]
 """As in OpenAI's Chat API: {"type": "function", "function": {"name", "description"?, "parameters"?}}."""
 
 
+def offered(request: Request) -> list[dict[str, Any]]:
+    """The tools that the model is shown. Raises BadRequest for what is none."""
+    for index, tool in enumerate(request.tools):
+        function = tool.get("function")
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise BadRequest(f"tools[{index}] has no function with a name.", field="tools")
+    return [] if request.tool_choice == "none" else [dict(tool) for tool in request.tools]
+
+
 def new_call_id() -> str:
     """Nine letters and digits: the templates of some models refuse any other length."""
     return secrets.token_hex(5)[:9]
@@ -148,7 +157,7 @@ def forced(request: Request) -> Request | None:
     choice = request.tool_choice
     if choice in (None, "auto", "none"):
         return None
-    tools = _chosen(request.tools, choice)
+    tools = _chosen(offered(request), choice)
     schema: dict[str, Any] = {"anyOf": [_schema(tool["function"]) for tool in tools]}
     return replace(request, format={"type": "json_schema", "schema": schema}, tools=())
 
