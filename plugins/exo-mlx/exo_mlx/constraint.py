@@ -58,10 +58,13 @@ class Constraint:
         thinks = self._thinks or (self._think_start and reply[:1] == self._think_start[:1])
         if not thinks:
             return 0
-        size = len(self._think_end)
-        for at in range(len(reply) - size + 1):
+        first, size = self._think_end[0], len(self._think_end)
+        at = 0
+        while first in reply[at:]:
+            at = reply.index(first, at)
             if reply[at : at + size] == self._think_end:
                 return at + size
+            at += 1
         return None
 
     def _opener(self, at: int, logits: mx.array) -> int | None:
