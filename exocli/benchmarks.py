@@ -20,7 +20,7 @@ from exocli import benchmark_variants
 from exocli.cancel import CancelToken
 from exocli.errors import from_dict
 from exocli.runtime.session import Session
-from exocli.types import Finished, Message, Progress, Request, Text
+from exocli.types import Finished, Message, Progress, Reasoning, Request, Text
 
 Note = Callable[[str], None]
 
@@ -105,7 +105,7 @@ async def _one(session: Session, request: Request, cancel: CancelToken | None = 
     start = time.perf_counter()
     first = last = start
     async for event in session.stream(request, cancel):
-        if isinstance(event, Text):
+        if isinstance(event, (Text, Reasoning)):
             last = time.perf_counter()
             first = last if first == start else first
         if isinstance(event, Finished):
@@ -174,7 +174,7 @@ async def _batch(session: Session, plan: Plan, note: Note) -> dict[str, Any]:
 
     async def one(number: int) -> None:
         async for event in session.stream(_request(f"batch {number}", plan, words=20)):
-            if isinstance(event, Text):
+            if isinstance(event, (Text, Reasoning)):
                 times[number].append(time.perf_counter())
 
     await asyncio.gather(*(one(number) for number in range(streams)))
@@ -209,7 +209,7 @@ async def _cancels(session: Session, plan: Plan, dice: random.Random, note: Note
         async for event in session.stream(
             request if in_prefill else _request(f"c{number}", plan, 20), cancel
         ):
-            begun = isinstance(event, Progress) if in_prefill else isinstance(event, Text)
+            begun = isinstance(event, Progress) if in_prefill else isinstance(event, (Text, Reasoning))
             if begun and timer is None:
                 timer = asyncio_loop.call_later(wait, cancel.cancel)
             if isinstance(event, Finished) and event.cancel is not None:
