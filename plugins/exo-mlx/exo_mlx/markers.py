@@ -69,7 +69,7 @@ class Markers:
         tag is missing because the model ended before it is one all the same."""
         self._machine, rest, state = TextStateMachine.flush(self._machine)
         self._take(state, rest)
-        if state == "tool":
+        if self.state == "tool":
             whole = reason == "stop" or (reason == "length" and not self._closes)
             self._close("", whole)
         return self._give()
