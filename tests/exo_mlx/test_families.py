@@ -99,7 +99,8 @@ def gguf_arrays(model: Any, arch: str, heads: int = 4) -> dict[str, Any]:
         else:
             key = stem = outer[module]
         if key in family.permuted:
-            values = tiny.permuted(values, heads if key == "attn_q" else 2)
+            counts = {"attn_q": heads, "attn_k": model.args.num_key_value_heads}
+            values = tiny.permuted(values, counts[key])
         arrays[f"{stem}.{leaf}"] = values + 1 if key in family.shifted else values
     return arrays
 
@@ -121,6 +122,7 @@ def numbers(**changes: Any) -> dict[str, Any]:
 
 CASES = [
     ("llama", "llama", {}, {}),
+    ("llama", "llama", {"num_key_value_heads": 4}, {"attention.head_count_kv": None}),
     ("llama", "llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}, {}),
     ("llama", "llama", {"rope_scaling": LLAMA3}, {}),
     ("llama", "llama", {"rope_scaling": LINEAR}, {"rope.scale_linear": 8.0}),

@@ -113,6 +113,7 @@ def test_the_real_tokenizer_splits_digits_and_keeps_control_tokens_whole(smollm2
         ({"tokenizer__model": "llama"}, "tokenizer's scores"),
         ({"tokenizer__pre": "viking"}, '"viking"'),
         ({"block_count": None}, "block_count"),
+        ({"block_count": 2**32 - 1}, "lacks the tensor blk.10."),
         ({"attention__head_count": 0}, "metadata"),
     ],
 )

@@ -45,8 +45,8 @@ class Family:
 
     `layer`: GGUF name (without `blk.N.` and the `.weight` or `.bias`) → mlx-lm's name.
     `config`: (metadata, architecture) → what config.json says beyond the shapes.
-    `permuted`: those whose rows GGUF stores in another order for its rotary embedding, with the metadata
-    key that counts their heads. `biases`: names that have a bias all together or not at all, with the
+    `permuted`: those whose rows GGUF stores in another order for its rotary embedding, with what counts
+    their heads in config.json. `biases`: names that have a bias all together or not at all, with the
     config key that says so; None where they always have. `shifted`: GGUF holds these weights plus one.
     """
 
@@ -120,7 +120,7 @@ FAMILIES: dict[str, Family] = {
         model_type="llama",
         layer=_USUAL,
         config=_silu("LlamaForCausalLM"),
-        permuted={"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"},
+        permuted={"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"},
         biases=(
             ("attention_bias", ("attn_q", "attn_k", "attn_v", "attn_output")),
             ("mlp_bias", tuple(_FEED_FORWARD)),

@@ -95,12 +95,14 @@ def plan(file: GGUFModel) -> tuple[list[_Target], dict[str, Any]]:
     config = family.config(metadata, arch)
     families.check(metadata, arch, config, path)
     by_name = {tensor.name: tensor for tensor in file.tensors}
-    factors = by_name.pop(families.ROPE_FACTORS, None)
-    scaling = families.rope_scaling(
-        metadata, arch, None if factors is None else _dense(file, factors, 0, None)[0], config, path
-    )
+    for tensor in file.tensors:
+        if tensor.kind not in (*_PLAIN, *quants.DENSE, *quants.FORMATS):
+            raise ModelBroken(f"{path}: {tensor.name} is of the type {tensor.kind}, which is not supported.")
+    rope = by_name.pop(families.ROPE_FACTORS, None)
+    factors = None if rope is None else _dense(file, rope, 0, None)[0]
+    scaling = families.rope_scaling(metadata, arch, factors, config, path)
     biased = _check_names(by_name, family, arch, config["num_hidden_layers"], path)
-    targets = [_target(tensor, family, arch, file) for tensor in by_name.values()]
+    targets = [_target(tensor, family, config, path) for tensor in by_name.values()]
     config = {
         "model_type": family.model_type,
         **config,
@@ -133,6 +135,7 @@ def _check_names(
         inner |= {f"{name}.bias" for name in owners} if there else set()
         if key is not None and there:
             config[key] = True
+    layers = min(layers, len(names))  # a damaged number may be huge; of a layer too many something is missing
     wanted |= {f"blk.{layer}.{name}" for layer in range(layers) for name in inner}
     for name in names:
         if name not in wanted and name != "output.weight":
@@ -143,19 +146,17 @@ def _check_names(
     return config
 
 
-def _target(tensor: Tensor, family: Family, arch: str, file: GGUFModel) -> _Target:
+def _target(tensor: Tensor, family: Family, config: Mapping[str, Any], path: Path) -> _Target:
     layer, top = _LAYER.match(tensor.name), _TOP.match(tensor.name)
     if layer:
         module, leaf, key = f"model.layers.{layer[1]}.{family.layer[layer[2]]}", layer[3], layer[2]
     else:
         assert top is not None  # _check_names knows the name
         module, leaf, key = families.TOP[top[1]], top[2], top[1]
-    if tensor.kind not in (*_PLAIN, *quants.DENSE, *quants.FORMATS):
-        raise ModelBroken(f"{file.path}: {tensor.name} is of the type {tensor.kind}, which is not supported.")
     counted = family.permuted.get(key)
-    heads = int(file.metadata[f"{arch}.{counted}"]) if counted else 0
+    heads = int(config[counted]) if counted else 0
     if heads and tensor.shape[0] % (2 * heads):
-        raise ModelBroken(f"{file.path}: {tensor.name} does not divide into {heads} heads.")
+        raise ModelBroken(f"{path}: {tensor.name} does not divide into {heads} heads.")
     return _Target(tensor, module, leaf, heads, key in family.shifted)
 
 
