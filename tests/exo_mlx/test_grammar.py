@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from exocli import BadRequest
 from hypothesis import HealthCheck, given, settings
@@ -185,6 +186,30 @@ def test_whatever_a_schema_describes_can_be_written(grammars: Grammars, value: A
     format = {"type": "json_schema", "schema": described}
     assert accepts(grammars, format, json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
     assert accepts(grammars, format, json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+@pytest.mark.parametrize(
+    ("said", "digits"),
+    [
+        ("0." + "1" * 19, True),
+        ("0." + "1" * 20, False),
+        ("-" + "9" * 19, True),
+        ("-" + "9" * 20, False),
+        ('"' + "9" * 30, True),
+        ("[1e" + "9" * 20, False),
+        ('{"n": ' + "9" * 20, False),
+    ],
+)
+def test_a_number_ends(grammars: Grammars, said: str, digits: bool) -> None:
+    """Where digits could go on for ever; in a text they may."""
+    tokens = grammars.tokens(said)
+    matcher = grammars.compile({"type": "json_schema", "schema": True}).deep_copy()
+    assert matcher.consume_tokens(tokens)
+    mask = np.frombuffer(grammars.end_number(tokens, matcher.compute_bitmask()), np.uint8)
+    bits = np.unpackbits(mask, bitorder="little")
+    (seven,) = grammars.tokens("7")
+    assert bool(bits[seven]) == digits
+    assert bits.any()
 
 
 def test_a_tokenizer_from_a_real_model(smollm2: Path) -> None:

@@ -7,7 +7,7 @@ place. Knows tokens and logits; grammar.py knows what a format means.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -23,13 +23,20 @@ from exo_mlx.grammar import Grammars
 class Constraint:
     """A logits processor: (tokens so far (n,), logits (1, vocabulary)) → logits in which only what may
     come next is left. `settings` is what `settings` below made; `grammar` is waited for when the answer
-    begins. Raises EngineFailed where the tokens do not follow the grammar, or it grew too complex."""
+    begins; `narrow` has the last word on what `allowed` says. Raises EngineFailed where the tokens do not
+    follow the grammar, or it grew too complex."""
 
     def __init__(
-        self, settings: Mapping[str, Any], end: Sequence[int], prompt_tokens: int, grammar: Future[LLMatcher]
+        self,
+        settings: Mapping[str, Any],
+        end: Sequence[int],
+        prompt_tokens: int,
+        grammar: Future[LLMatcher],
+        narrow: Callable[[list[int], bytes], bytes] = lambda answer, mask: mask,
     ) -> None:
         self._prompt_tokens = prompt_tokens
         self._grammar = grammar
+        self._narrow = narrow
         self._prefix: list[int] = settings["prefix"]
         self._think_start: list[int] = settings["think_start"]
         self._think_end: list[int] = settings["think_end"]
@@ -86,7 +93,7 @@ class Constraint:
         # At its end it allows the end tokens alone and calls that stopped; without an answer it is stuck.
         if matcher.is_error() or (matcher.is_stopped() and not matcher.is_accepting()):
             raise EngineFailed(f"The format cannot be followed any further ({matcher.stop_reason()}).")
-        return mask
+        return self._narrow(answer, mask)
 
     def _at(self, answer: list[int]) -> LLMatcher:
         if self._matcher is None:

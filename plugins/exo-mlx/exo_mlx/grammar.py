@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 from exocli import BadRequest
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
@@ -27,6 +28,8 @@ SYNTAXES = ("lark", "gbnf")
 # One line with at most one space after a comma or colon: a small model that may write white space where
 # the grammar has a free choice of it goes on with it for ever.
 JSON_OPTIONS: Any = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+MOST_DIGITS = 20
+"""In a row, in a number: what every 64-bit integer fits in."""
 # Its default bounds on time and memory; its messages without the grammar and the text in them.
 LIMITS = LLParserLimits(verbose_errors=False)
 
@@ -43,6 +46,8 @@ class Grammars:
         self._compiling = threading.Lock()
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._lock = threading.Lock()
+        self._digits: Any = None
+        """One bit a token: it is digits alone."""
 
     def warm(self) -> None:
         """Make the trie now: meanwhile no other thread of Python's runs (measured: 1 s for 50,000 tokens),
@@ -78,6 +83,24 @@ class Grammars:
         """Is it a token that no text contains?"""
         with self._compiling:
             return self._vocabulary().is_special_token(token)
+
+    def end_number(self, answer: Sequence[int], mask: bytes) -> bytes:
+        """`mask` without the digits, where `answer` ends in a JSON number of MOST_DIGITS of them: JSON has
+        no bound there, and small models go on for ever (measured with {"type": "number"})."""
+        trie = self._vocabulary()
+        tail = trie.decode_bytes(list(answer[-MOST_DIGITS:]))[-MOST_DIGITS:]
+        if len(tail) < MOST_DIGITS or not tail.isdigit():
+            return mask
+        if self._digits is None:
+            found = [trie.decode_bytes([token]).isdigit() for token in range(trie.vocab_size)]
+            self._digits = np.packbits(found, bitorder="little")
+        allowed = np.frombuffer(mask, np.uint8)
+        (quote,) = trie.tokenize_str('"')
+        if allowed[quote // 8] >> quote % 8 & 1:
+            return mask  # it is in a string
+        rest = allowed.copy()
+        rest[: len(self._digits)] &= ~self._digits
+        return rest.tobytes() if rest.any() else mask
 
     def _fill(self, future: Future[LLMatcher], format: Mapping[str, Any]) -> None:
         try:

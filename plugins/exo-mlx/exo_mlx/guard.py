@@ -79,6 +79,8 @@ def make(prepared: Prepared, grammars: Grammars) -> Guard | None:
     settings = prepared.settings
     found = penalties.processors(settings["penalties"], prepared.prompt_tokens)
     if (constraint := settings["constraint"]) is not None:
-        grammar = grammars.start(constraint["format"])
-        found.append(Constraint(constraint, settings["end"], prepared.prompt_tokens, grammar))
+        format = constraint["format"]
+        narrow = {"narrow": grammars.end_number} if format["type"] in ("json_object", "json_schema") else {}
+        grammar = grammars.start(format)
+        found.append(Constraint(constraint, settings["end"], prepared.prompt_tokens, grammar, **narrow))
     return Guard(found, logprobs=settings["logprobs"] is not None)
