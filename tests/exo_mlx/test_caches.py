@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,6 +131,35 @@ def test_kept_tokens_is_zero_where_nothing_is_kept(alone: Driver) -> None:
     receipt = alone.cancel(one).cancel
     assert receipt is not None and receipt.kept_tokens == 0 and receipt.processed > 0
     assert not alone.engine._kept._caches
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_comes_and_goes(driver: Driver, alone: Driver, seed: int) -> None:
+    """Random arrivals and cancels, prompts that begin alike, few kept caches: every reply is the model's."""
+    rng = random.Random(seed)
+    heads = [prompt(rng.randint(2, 70), seed=rng.randint(0, 5)) for _ in range(8)]
+    pool = [*heads, *(a + b for a in heads[:3] for b in heads[3:5])]
+    truths: dict[tuple[str, int], list[int]] = {}
+    live: dict[str, tuple[str, int]] = {}
+    for _ in range(150):
+        what = rng.random()
+        if what < 0.35 and len(live) < driver.engine.capabilities.max_concurrency:
+            asked = rng.choice(pool), rng.randint(1, 8)
+            live[driver.start(*asked)] = asked
+        elif what < 0.5 and live:
+            driver.cancels[rng.choice(list(live))].cancel()
+        driver.step(rng.randint(1, 4))
+        for one in [one for one in live if driver.finished(one)]:
+            asked = live.pop(one)
+            if asked not in truths:
+                truths[asked] = alone.ask(*asked)[0]
+            said, finished = driver.tokens(one), driver.finished(one)
+            assert finished is not None
+            whole = finished.reason != "cancelled"
+            assert said == (truths[asked] if whole else truths[asked][: len(said)])
+    for one in live:
+        driver.cancel(one)
 
 
 # ------------------------------------------------------------------------------------- by one kind
