@@ -20,7 +20,6 @@ SCRIPTS = {"\n": THINKS, "\n\n": CALLS}
 CONFIG = {
     "model_type": "qwen3",
     "hidden_size": WIDTH,
-    "num_hidden_layers": 1,
     "intermediate_size": 8,
     "num_attention_heads": 1,
     "num_key_value_heads": 1,
@@ -32,17 +31,24 @@ CONFIG = {
 }
 
 
-def write(path: Path, files: Path, tokenizer: Any, scripts: Mapping[str, Sequence[str]] = SCRIPTS) -> Path:
+def write(
+    path: Path,
+    files: Path,
+    tokenizer: Any,
+    scripts: Mapping[str, Sequence[str]] = SCRIPTS,
+    layers: int = 1,
+) -> Path:
     """A model folder. `files`: the tokenizer's; a script is said after a prompt whose last token is its
     key, piece by piece, and no token may be in two places. Without a script it says token 0 for ever."""
     shutil.copytree(files, path)
-    config = {**CONFIG, "vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+    end = tokenizer.eos_token_id
+    config = {**CONFIG, "num_hidden_layers": layers, "vocab_size": len(tokenizer), "eos_token_id": end}
     model = qwen3.Model(qwen3.ModelArgs.from_dict(config))
     follows: dict[int, int] = {}
     for start, script in scripts.items():
         parts = [start, *script]
         chain = [token for part in parts for token in tokenizer.encode(part, add_special_tokens=False)]
-        for token, after in zip(chain, [*chain[1:], tokenizer.eos_token_id], strict=True):
+        for token, after in zip(chain, [*chain[1:], end], strict=True):
             assert token not in follows, f"{tokenizer.decode([token])!r} is in two places"
             follows[token] = after
     assert len(follows) <= WIDTH
