@@ -1,8 +1,8 @@
 """Where in a reply the grammar applies, and which tokens it allows next.
 
-The grammar is for the answer: while the model thinks, and where it calls a tool, only ending is held
-back. A function of the tokens so far, whatever was asked before: it can be asked again for an earlier
-place. Knows tokens and logits; grammar.py knows what a format means.
+The grammar is for the answer: while the model thinks, only ending is held back, and a tool call in its
+own tags is free. A function of the tokens so far, whatever was asked before: it can be asked again for
+an earlier place. Knows tokens and logits; grammar.py knows what a format means.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def settings(
     prefix: list[int] = []
     if request.continue_last and isinstance(text := request.messages[-1].content, str):
         prefix = grammars.tokens(text)
-        if grammar.validate_tokens(prefix) < len(prefix):
+        if grammar.deep_copy().validate_tokens(prefix) < len(prefix):
             raise BadRequest("The beginning that is to be continued does not fit the format.", field="format")
     return {
         "format": dict(request.format),
