@@ -260,12 +260,15 @@ EVENT_TYPES: dict[str, type[Event]] = {
     "finished": Finished,
 }
 _NESTED: dict[str, type[Usage | Timing | Receipt]] = {"usage": Usage, "timing": Timing, "cancel": Receipt}
+_SCALARS = frozenset({float, int, str, bool, type(None)})
 # None is an answer here, not an absence: a remote server that did not say.
 _KEEP_NONE = frozenset({"kept_tokens", "ranks"})
 
 
 def to_json(value: Any) -> JSON:
     """Dataclasses to plain JSON data; `type` first, absent (None) fields left out."""
+    if type(value) in _SCALARS:  # first: a vector has hundreds
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         names = [f.name for f in fields(value)]
         if "type" in names:
