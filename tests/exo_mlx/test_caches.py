@@ -6,8 +6,10 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 from exocli import Message, UsageError
+from mlx_lm.models.cache import QuantizedKVCache
 
 from tests.exo_mlx import kinds
 from tests.exo_mlx.kinds import Driver, prompt
@@ -185,6 +187,20 @@ def test_kv_bits_that_cannot_be_are_refused_and_what_they_leave_alone_is_told(tm
         Driver(plain, kv_bits=8)  # its heads are 32 wide
     notes = Driver(kinds.write(tmp_path / "s", "sliding"), kv_bits=8, kv_group_size=32).engine.describe()
     assert "kv_bits leaves 1 layers as they are" in " ".join(notes["notes"])
+
+
+def test_quantized_as_by_mlx_lms_own_cache(tmp_path: Path) -> None:
+    """Which cannot be batched, so it is asked for each prompt alone."""
+    driver = Driver(kinds.write(tmp_path / "m", "plain"), kv_bits=4, kv_group_size=32)
+    model = driver.engine._loaded.model
+    prompts = [prompt(n, seed=n) for n in (33, 8, 50)]
+    for asked, reply in zip(prompts, driver.run(*(driver.start(one) for one in prompts)), strict=True):
+        caches = [QuantizedKVCache(group_size=32, bits=4) for _ in model.layers]
+        tokens, said = driver.encode(asked), []
+        for _ in range(6):
+            tokens = [int(model(mx.array([tokens]), cache=caches)[0, -1].argmax().item())]
+            said += tokens
+        assert reply == said
 
 
 def test_bits_make_the_cache_smaller(tmp_path: Path) -> None:
