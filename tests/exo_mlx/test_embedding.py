@@ -21,13 +21,14 @@ from exocli import (
     Progress,
     Request,
     StepEngine,
+    UsageError,
     plugins,
 )
 from exocli.runtime.session import Session
 
 from exo_mlx.embedding import EmbeddingEngine
 from exo_mlx.opening import open_engine
-from exo_mlx.options import Options
+from exo_mlx.options import LocalOptions
 from tests.exo_mlx import encoders
 
 
@@ -39,7 +40,7 @@ def opened(path: Path, cache: Path, **options: Any) -> StepEngine:
         OpenContext(
             backend="mlx",
             model=str(path),
-            options=Options(**options),
+            options=LocalOptions(**options),
             cache_dir=cache,
             log=nothing,
             progress=nothing,
@@ -184,6 +185,8 @@ def test_text_that_is_none(engine: EmbeddingEngine) -> None:
 def test_a_smaller_limit_can_be_asked_for(tiny: Path, tmp_path: Path) -> None:
     assert opened(tiny, tmp_path, context=10).capabilities.context == 10
     assert opened(tiny, tmp_path, context=1000).capabilities.context == 40
+    with pytest.raises(UsageError, match="no adapter goes over it"):
+        opened(tiny, tmp_path, adapter="x")
 
 
 # ------------------------------------------------------------------------------------ in a worker

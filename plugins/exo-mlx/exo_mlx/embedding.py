@@ -29,11 +29,12 @@ from exocli import (
     Request,
     StepEngine,
     Usage,
+    UsageError,
 )
 
 from exo_mlx import sentence
 from exo_mlx.encoder import Encoder, Texts, shorten
-from exo_mlx.options import Options
+from exo_mlx.options import LocalOptions
 from exo_mlx.plugin import EMBEDDING_CAPABILITIES
 
 
@@ -57,9 +58,11 @@ class _Live:
 
 class EmbeddingEngine(StepEngine):
     def __init__(self, context: OpenContext) -> None:
-        """Raises ModelBroken, OutOfMemory."""
-        options: Options = context.options
+        """Raises ModelBroken, OutOfMemory; UsageError for an adapter, which goes over models that write."""
+        options: LocalOptions = context.options
         path = Path(context.model)
+        if options.adapter is not None:
+            raise UsageError(f"{path.name} makes embeddings: no adapter goes over it.")
         self._context = context
         self._name = path.name
         self._fixed = options.chunk
