@@ -342,13 +342,14 @@ def test_the_real_model(smollm2: Path, accepted: list[int]) -> None:
     driver = Driver(smollm2, chunk=64, speculate="lookup", context=512)
     lookup, never = batch(driver).drafter, Knowing([], 0.0)
     never.follow = never.ready = lambda *_: False  # type: ignore[method-assign,assignment]
-    line = "The harbour of Ostwick has two piers, each four hundred metres long, and one lighthouse.\n"
+    line = "The harbour of Ostwick has two piers and one old lighthouse.\n"
+    drafters = (never, lookup, ModelDrafter(driver.engine._loaded, 4))
     for sampling in (GREEDY, Sampling(temperature=0.4, seed=3)):
         found = []
-        for drafter in (never, lookup, ModelDrafter(driver.engine._loaded, 4)):
+        for drafter in drafters:
             accepted.clear()
             batch(driver).drafter = drafter
-            found.append(driver.ask(2 * line + line[:14], 12, sampling=sampling)[0])
-            assert (sum(accepted) > 5) == (drafter is not never)
+            found.append(driver.ask(2 * line + line[:11], 8, sampling=sampling)[0])
+            assert (sum(accepted) > 3) == (drafter is not never)
         assert found[0] == found[1] == found[2]
     assert isinstance(batch(driver), SpeculativeBatch)
