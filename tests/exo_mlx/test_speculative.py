@@ -147,6 +147,7 @@ def test_whatever_is_accepted_tokens_and_logprobs_are_those_of_plain_decoding(
         assert held(other, second) == held(one, first)
         if kind == "sliding":  # while the window is not full, and never after
             assert knowing.place < kinds.WINDOW
+            assert f"end at {kinds.WINDOW} tokens" in str(other.engine.describe()["notes"])
 
 
 def held(driver: Driver, request_id: str) -> set[int]:

@@ -205,6 +205,8 @@ class MlxEngine(StepEngine):
         if self._options.kv_bits and self._caches.untouched:
             count = self._caches.untouched
             notes.append(f"kv_bits leaves {count} layers as they are: their caches are bounded already.")
+        if self._drafter is not None and self._caches.trims_below:
+            notes.append(f"Drafts end at {self._caches.trims_below} tokens, where the sliding window is full.")
         return notes
 
     # ---------------------------------------------------------------------------- requests come in
