@@ -1,4 +1,4 @@
-"""How much memory there is, and what a KV cache takes of it."""
+"""How much memory there is, and what is refused for it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Loaded:
 
     `dtype` names what the weights are now (`float32`, `bfloat16`, `4-bit`); `nbytes` is their size in
     memory; `context` is in tokens, None = unknown; `end_tokens` are those of config, generation config
-    and tokenizer together; `kv_bytes` is what one token adds to a KV cache; `notes` are for a person.
+    and tokenizer together; `notes` are for a person.
     """
 
     path: Path
@@ -36,7 +36,6 @@ class Loaded:
     context: int | None
     end_tokens: frozenset[int]
     nbytes: int
-    kv_bytes: int
     notes: tuple[str, ...] = ()
 
 
@@ -90,7 +89,6 @@ def load(
         context=found.context,
         end_tokens=frozenset(int(token) for token in tokenizer.eos_token_ids),
         nbytes=weights.nbytes(model),
-        kv_bytes=memory.kv_bytes_per_token(model),
         notes=(*told, *notes),
     )
 

@@ -1,6 +1,6 @@
-"""How much memory there is and how much a model's KV cache takes, in bytes.
+"""How much memory there is, in bytes, and whether a model fits.
 
-Knows the operating system and the shapes of mlx-lm's caches; knows no requests and no files.
+Knows the operating system; knows no models' insides (caches.py and kv_budget.py do) and no requests.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from exocli import OutOfMemory
 
@@ -114,27 +113,3 @@ def check(weights: int, free: int | None, name: str) -> None:
             needed=weights + OVERHEAD,
             available=max(free, 0),
         )
-
-
-def kv_bytes_per_token(model: Any) -> int:
-    """Bytes that one more token adds to the KV cache of one request, all layers together.
-
-    Read off the shapes that one token gives, without computing them. Layers of a fixed size (recurrent
-    ones) count nothing; sliding-window layers count as if they grew, which errs to the safe side.
-    """
-    import mlx.core as mx
-    from mlx_lm.models.cache import make_prompt_cache
-
-    cache = make_prompt_cache(model)
-    model(mx.array([[0]]), cache=cache)
-    return sum(_layer_bytes(layer) for layer in cache)
-
-
-def _layer_bytes(layer: Any) -> int:
-    parts = getattr(layer, "caches", None)
-    if parts is not None:
-        return sum(_layer_bytes(part) for part in parts)
-    if not hasattr(layer, "offset"):
-        return 0
-    tensors = [getattr(layer, name, None) for name in ("keys", "values")]
-    return sum(int(t.nbytes) // int(t.shape[2]) for t in tensors if t is not None and t.ndim == 4)
