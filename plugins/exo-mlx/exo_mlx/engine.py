@@ -206,7 +206,7 @@ class MlxEngine(StepEngine):
             count = self._caches.untouched
             notes.append(f"kv_bits leaves {count} layers as they are: their caches are bounded already.")
         if self._drafter is not None and self._caches.trims_below:
-            notes.append(f"Drafts end at {self._caches.trims_below} tokens, where the sliding window is full.")
+            notes.append(f"Drafts end at {self._caches.trims_below} tokens: the window is full.")
         return notes
 
     # ---------------------------------------------------------------------------- requests come in
