@@ -77,12 +77,13 @@ def test_litellm(python: Path, server: Serving, embedder: Serving, tmp_path: Pat
     assert found["embeddings"] == [384, 384]
 
 
-def test_langchain(python: Path, server: Serving, tmp_path: Path):
-    found = python_client("langchain_client", python, tmp_path, server)
+def test_langchain(python: Path, server: Serving, embedder: Serving, tmp_path: Path):
+    found = python_client("langchain_client", python, tmp_path, server, embedder)
     assert found["chat"] == found["stream"] == "so it is"
     assert found["tokens"] == len(SCRIPT.split()) + 3
     assert stopped(found["left"])
     assert found["missing"] == "model_not_found"
+    assert (found["documents"], found["query"]) == ([384, 384], 384)
 
 
 def test_llm(python: Path, server: Serving, tmp_path: Path):
@@ -124,14 +125,12 @@ def test_openai_for_node(node_folder: Path, server: Serving):
 
 
 def test_embeddings(python: Path, embedder: Serving, tmp_path: Path):
-    """openai, ollama and langchain-openai, with the real model."""
+    """openai and ollama, with the real model."""
     found = python_client("embeddings_client", python, tmp_path, embedder)
-    for way in ("openai", "openai_float", "ollama", "langchain"):
+    for way in ("openai", "openai_float", "ollama"):
         assert [len(vector) for vector in found[way]] == [384, 384], way
         assert near(found[way][0], found["openai"][0]) and near(found[way][1], found["openai"][1]), way
-    assert near(found["ollama_old"], found["openai"][0]) and near(
-        found["langchain_query"], found["openai"][0]
-    )
+    assert near(found["ollama_old"], found["openai"][0])
     assert found["usage"] == 3
     assert found["errors"]["missing"] == ["NotFoundError", 404, "model_not_found", "model"]
     assert found["errors"]["bad"] == ["BadRequestError", 400, "bad_request", "dimensions"]

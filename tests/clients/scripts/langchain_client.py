@@ -1,7 +1,8 @@
 import asyncio
+import sys
 
 import openai
-from langchain_openai import ChatOpenAI
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from watching import SCRIPT, URL, idle_within, report
 
 options = {"base_url": f"{URL}/v1", "api_key": "none", "max_retries": 0}
@@ -23,7 +24,13 @@ try:
     ChatOpenAI(model="gpt-x", **options).invoke("hi")
 except openai.NotFoundError as error:
     missing = error.code
+# By default it sends the ids of OpenAI's own tokenizer.
+vectors = OpenAIEmbeddings(
+    model="minilm", check_embedding_ctx_length=False, **{**options, "base_url": f"{sys.argv[2]}/v1"}
+)
 report(
+    documents=[len(vector) for vector in vectors.embed_documents(["a", "b"])],
+    query=len(vectors.embed_query("a")),
     chat=whole.content,
     tokens=whole.usage_metadata["total_tokens"],
     stream="".join(pieces),
