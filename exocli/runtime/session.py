@@ -117,7 +117,7 @@ class Session:
 
     @property
     def kv_reserved(self) -> int:
-        """Tokens of KV cache that the running requests may come to, of the capabilities' `kv_tokens`."""
+        """Tokens of KV cache that the running requests may come to, of `capabilities.kv_tokens`."""
         return self._room_of(self._turns.reserved)
 
     def like(self, spec: BackendSpec, **options: Any) -> Session:

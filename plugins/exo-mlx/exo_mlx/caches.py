@@ -110,6 +110,17 @@ class Caches:
             ) from error
         self.footprint = footprint(caches)
 
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know of them."""
+        notes = []
+        if not self.batched:
+            notes.append("The caches of this architecture cannot be batched: requests run one at a time.")
+        if self._bits is not None and self.untouched:
+            count = f"{self.untouched} layers"
+            notes.append(f"kv_bits leaves {count} as they are: their caches are bounded already.")
+        return notes
+
     def make(self) -> list[Cache]:
         """Empty caches for one request."""
         caches: list[Cache] = make_prompt_cache(self._model)

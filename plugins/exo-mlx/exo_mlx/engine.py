@@ -44,8 +44,6 @@ SMALLEST_SHARE = 8
 """Tokens a step of one prompt when several share the chunk."""
 PREFILLS = 4
 """Prompts that share a chunk; the others wait, so that a long queue does not slow the first ones."""
-UNBOUNDED = 1 << 62
-"""Tokens, where memory is no bound."""
 
 
 @dataclass
@@ -177,9 +175,10 @@ class MlxEngine(StepEngine):
             kept_tokens=options.cache_tokens,
             kept_entries=options.cache_entries,
         )
-        running = UNBOUNDED if own.running is None or options.force else own.running
+        unbounded = 1 << 62
+        running = unbounded if own.running is None or options.force else own.running
         running, tokens, entries = self.least([running, own.kept_tokens, own.kept_entries])
-        bound = options.kv_budget or (None if running == UNBOUNDED else running)
+        bound = options.kv_budget or (None if running == unbounded else running)
         return kv_budget.Budget(running=bound, kept_tokens=tokens, kept_entries=entries)
 
     def describe(self) -> Mapping[str, Any]:
@@ -195,19 +194,8 @@ class MlxEngine(StepEngine):
             "speculation": self._drafter.name if self._drafter is not None else None,
             "kv_tokens": self._budget.running,
             "cache_tokens": self._budget.kept_tokens,
-            "notes": [*loaded.notes, *self._notes()],
+            "notes": [*loaded.notes, *self._caches.notes],
         }
-
-    def _notes(self) -> list[str]:
-        notes = []
-        if not self._caches.batched:
-            notes.append("The caches of this architecture cannot be batched: requests run one at a time.")
-        if self._options.kv_bits and self._caches.untouched:
-            count = self._caches.untouched
-            notes.append(f"kv_bits leaves {count} layers as they are: their caches are bounded already.")
-        if self._drafter is not None and self._caches.trims_below:
-            notes.append(f"Drafts end at {self._caches.trims_below} tokens: the window is full.")
-        return notes
 
     # ---------------------------------------------------------------------------- requests come in
 
