@@ -140,11 +140,12 @@ def serve(
         log = AccessLog(chosen.log_format, log_prompts, sys.stderr.write)
         app = build(chosen, served, log)
         names = ", ".join(one.name for one in served)
-        if chosen.log_format == "json":
-            log.line("listening", url=listen.url_of(sockets[0]), models=names)
-        else:
-            settings.note(f"Serving {names} at {listen.url_of(sockets[0])} (Ctrl-C stops)")
-        with advertised(listen.url_of(sockets[0]), [one.name for one in served]):
+        url = listen.url_of(sockets[0])
+        with advertised(url, [one.name for one in served]):  # first: who reads the line finds the server
+            if chosen.log_format == "json":
+                log.line("listening", url=url, models=names)
+            else:
+                settings.note(f"Serving {names} at {url} (Ctrl-C stops)")
             run.serve(app, sockets, log)
     finally:
         for one in sockets:

@@ -63,7 +63,8 @@ def test_ctrl_c(spawn: Start, model: str, tmp_path: Path) -> None:
     while '"embedding"' not in process.stdout.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    code, rows, _ = ended(process)
+    rows = [json.loads(line) for line in process.stdout]  # not communicate(), which passes by what is read
+    code = process.wait()
     assert code == -signal.SIGINT and rows[-1]["reason"] == "cancelled"
     assert 0 < rows[-1]["cancel"]["processed"] < rows[-1]["cancel"]["total"]
 

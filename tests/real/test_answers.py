@@ -54,7 +54,7 @@ def same_or_near_tie(batched: Answer, alone: Answer) -> None:
 
 async def test_eight_at_once_equal_their_solo_runs(session: Session) -> None:
     questions = [f"Write one sentence about the number {n}." for n in range(8)]
-    requests = [ask(q, logprobs=5, max_tokens=12) for q in questions]
+    requests = [ask(q, logprobs=5, max_tokens=8) for q in questions]
     together = await asyncio.gather(*(answer(session, r) for r in requests))
     for request, got in zip(requests, together, strict=True):
         same_or_near_tie(got, await answer(session, replace(request, id=request.id + "solo")))

@@ -79,8 +79,11 @@ def check(draft: Loaded, target: Loaded) -> None:
         )
 
 
-def beside(target: Loaded, drafter: Drafter | None) -> Loaded:
-    """`target` with a draft model's weights beside it counted in."""
+def beside(target: Loaded, drafter: Drafter | None, trims_below: int | None) -> Loaded:
+    """`target` with a draft model's weights beside it counted in, and what a person should know of both."""
+    if drafter is not None and trims_below is not None:
+        note = f"Drafts end at {trims_below} tokens: the window is full."
+        target = replace(target, notes=(*target.notes, note))
     if not isinstance(drafter, ModelDrafter):
         return target
     draft = drafter.loaded

@@ -84,7 +84,7 @@ class MlxEngine(StepEngine):
         self._caches = Caches(loaded.model, name, options.kv_bits, options.kv_group_size)
         trims = self._caches.trims_below
         self._drafter = draft.open_drafter(options, loaded, trims, context.backend, self._load_draft)
-        self._loaded = draft.beside(loaded, self._drafter)
+        self._loaded = draft.beside(loaded, self._drafter, trims)
         limits = [n for n in (loaded.context, options.context) if n]
         concurrency = CAPABILITIES.max_concurrency if self._caches.batched else 1
         self._budget = budget = self._share_memory(concurrency)
