@@ -119,6 +119,10 @@ def details_of(error: ExoError) -> dict[str, Any]:
     return {key: value for key, value in error.details.items() if key not in HIDDEN}
 
 
+_OPENAI_NAMES = {"format": "response_format"}
+"""Fields of our Request → what OpenAI's clients call them, where they differ."""
+
+
 def body_of(error: ExoError, api: str, request_id: str | None = None) -> dict[str, Any]:
     """The JSON body of an error, as `api`'s clients expect it."""
     status, details = status_of(error), details_of(error)
@@ -137,7 +141,8 @@ def body_of(error: ExoError, api: str, request_id: str | None = None) -> dict[st
         }
         return {"type": "error", "error": inner, "request_id": request_id}
     kind = _TYPES[api].get(status, "invalid_request_error" if status < 500 else "server_error")
-    inner = {"message": error.message, "type": kind, "param": details.get("field"), "code": error.code}
+    param = _OPENAI_NAMES.get(str(details.get("field")), details.get("field"))
+    inner = {"message": error.message, "type": kind, "param": param, "code": error.code}
     return {"error": {**inner, **_extra(details)}}
 
 

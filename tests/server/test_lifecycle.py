@@ -211,7 +211,7 @@ def test_a_queued_stream_tells_its_position(home: Path):
     ("field", "more"),
     [
         ("tools", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
-        ("format", {"response_format": {"type": "json_object"}}),
+        ("response_format", {"response_format": {"type": "json_object"}}),
         ("logprobs", {"logprobs": True}),
         ("seed", {"seed": 1}),
         ("presence_penalty", {"presence_penalty": 1.0}),
