@@ -16,7 +16,7 @@ chat: .venv/.installed
 	@$(BIN)/python -m exocli chat --pull $(ARGS)
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: .venv/.dev
 	$(BIN)/python -m pytest -m soak $(ARGS)

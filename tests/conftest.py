@@ -21,11 +21,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 blas.prepare(CACHE.parent / "blas")
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """For `-n auto`: tests wait about as much as they compute."""
-    return min(4, (os.cpu_count() or 1) + 1)
-
-
 def pulled(name: str) -> Path:
     """An EXO_HOME that holds a built-in model, pulled as a user would pull it."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("EXO_")}

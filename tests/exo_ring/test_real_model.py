@@ -32,7 +32,7 @@ def ask(model: Path, question: str, *options: str, backend: str = "ring") -> dic
         "--json",
         "--no-stream",
     ]
-    arguments = [*command, *options, "--max-tokens", "24", question]
+    arguments = [*command, *options, "--max-tokens", "16", question]
     done = subprocess.run(arguments, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ def ask(*texts: str, **fields: Any) -> Request:
     """A chat request of user and assistant turns by turns."""
     roles = ("user", "assistant")
     messages = tuple(Message(role=roles[i % 2], content=text) for i, text in enumerate(texts))  # type: ignore[arg-type]
-    fields.setdefault("max_tokens", 24)
+    fields.setdefault("max_tokens", 12)
     return Request(messages=messages, **fields)
 
 

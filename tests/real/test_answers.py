@@ -35,10 +35,8 @@ async def test_two_chats_with_one_beginning_do_not_mix(session: Session) -> None
     one = Request(messages=(left, Message(role="user", content=CAPITAL)), max_tokens=16)
     two = Request(messages=(left, Message(role="user", content="What is two plus two?")), max_tokens=16)
     alone = [(await answer(session, replace(r, id=r.id + "a"))).text for r in (one, two)]
-    for round_number in range(2):
-        for request, expected in zip((one, two), alone, strict=True):
-            got = await answer(session, replace(request, id=f"{request.id}{round_number}"))
-            assert got.text == expected
+    for request, expected in zip((one, two), alone, strict=True):
+        assert (await answer(session, request)).text == expected
 
 
 def same_or_near_tie(batched: Answer, alone: Answer) -> None:
@@ -98,10 +96,10 @@ async def test_logprobs(session: Session) -> None:
 
 
 async def test_characters_that_arrive_in_pieces(session: Session) -> None:
-    got = await answer(session, ask("Repeat exactly: 👩‍👩‍👧 日本語 ñ", max_tokens=40))
+    got = await answer(session, ask("Repeat exactly: 👩‍👩‍👧 日本語 ñ", max_tokens=24))
     assert "\ufffd" not in got.text[:-4]
     prompt = "One emoji after the other: 🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃"
-    got = await answer(session, Request(task="complete", prompt=prompt, max_tokens=24))
+    got = await answer(session, Request(task="complete", prompt=prompt, max_tokens=12))
     assert any(ord(c) > 0xFFFF for c in got.text)
     assert all("\ufffd" not in piece for piece in got.pieces[:-1])
 
@@ -157,7 +155,7 @@ async def test_parts_and_null_content_with_tool_calls(session: Session) -> None:
     """B46: three text parts are one text."""
     parts = tuple(Part(text=text) for text in ("What is the ", "capital of ", "France?"))
     whole = await answer(session, ask(CAPITAL))
-    got = await answer(session, Request(messages=(Message(role="user", content=parts),), max_tokens=24))
+    got = await answer(session, Request(messages=(Message(role="user", content=parts),), max_tokens=12))
     assert got.text == whole.text
 
 

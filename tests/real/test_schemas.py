@@ -63,9 +63,8 @@ def third_text() -> Any:
     return lambda event: isinstance(event, Text) and (seen.append(event) or len(seen) == 3)
 
 
-@pytest.mark.parametrize(
-    "fresh", [pytest.param(False, id="again"), pytest.param(True, id="fresh", marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("fresh", [False, True], ids=["again", "fresh"])
 async def test_cancelled_and_sent_again_equals_the_uncancelled_run(session: Session, fresh: bool) -> None:
     """In prefill, then while it writes; `fresh` compares with a worker that has no cache."""
     text = f"{fresh} {DOCUMENT[:600]} Which item is the best one, and what is its value?"

@@ -70,6 +70,7 @@ def test_a_client_that_leaves_a_long_reply(server: Serving):
     assert "phase=decode" in line
 
 
+@pytest.mark.soak  # tests/real does the same without HTTP
 def test_a_cancelled_prompt_resumes_and_finishes_with_the_same_words(server: Serving):
     question = f"{LONG} What does item 3 cost?"
     body = {**CHAT.ask(question, False), "max_tokens": 4, "temperature": 0}

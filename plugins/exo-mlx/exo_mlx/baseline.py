@@ -42,19 +42,25 @@ def preparer(loaded: Any, name: str) -> Any:
 def finish(generator: Any, request: Request, prompt_tokens: int) -> Finished:
     """Run the one sequence that `generator` holds to its end; the times are taken here, in the loop."""
     start = time.perf_counter()
-    first = now = start
+    read = first = now = start
     count = 0
     finished = False
     while not finished:
-        for answer in generator.next()[1]:
-            now = time.perf_counter()
+        prompts, answers = generator.next()
+        now = time.perf_counter()
+        read = now if any(prompt.end_of_prompt for prompt in prompts) else read
+        for answer in answers:
             first = now if count == 0 else first
             count += 1
             finished = answer.finish_reason is not None
     generator.close()
-    decode = (count - 1) / (now - first) if count > 1 else 0.0
     usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=count)
-    timing = Timing(ttft_s=first - start, decode_tps=decode, total_s=now - start)
+    timing = Timing(
+        ttft_s=first - start,
+        prefill_tps=prompt_tokens / (read - start),
+        decode_tps=count / (now - read),
+        total_s=now - start,
+    )
     return Finished(id=request.id, reason="stop", usage=usage, timing=timing)
 
 
