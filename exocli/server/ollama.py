@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import abstractmethod
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -221,9 +222,9 @@ class _OllamaReply(Reply):
     media_type = "application/x-ndjson"
     api = "ollama"
 
+    @abstractmethod
     def _said(self, text: str, **more: Any) -> dict[str, Any]:
         """The field that holds a piece of the reply."""
-        raise NotImplementedError
 
     def on(self, event: Event) -> Iterator[bytes]:
         match event:
