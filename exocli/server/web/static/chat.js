@@ -192,8 +192,10 @@ export class Chat extends EventTarget {
   /** The page goes away: a reply on its way is kept as far as it got. */
   leave() {
     if (!this.live || this.live.elsewhere) return;
-    store.leave(this.last);
+    const { id, text, reasoning } = this.last;
+    store.leave(id, { text, reasoning });
     this.save();
+    this.live = null; // the stream breaks now, and that is no news: the next page finds out what became of it
   }
 
   /** A reply that is "live" in what was kept is written by another tab, or its page is gone: the server

@@ -6,9 +6,11 @@ import * as store from "./store.js";
 
 const MOST_BYTES = 4 << 20;
 const DOUBLE_MS = 500;
+const LEFT = "draft.";
 
 export class Composer {
   #draft = null;
+  #saving = 0;
   #since = 0;
 
   /** `send(text, files)` and `cancel()` are what the button does. */
@@ -87,21 +89,31 @@ export class Composer {
       this.files = [];
     }
     this.#draft = id;
-    const found = await store.loadDraft(id).catch(() => null);
+    const found = store.left(LEFT + id) ?? (await store.loadDraft(id).catch(() => null));
     if (this.#draft !== id) return;
     if (!this.input.value && !this.files.length) {
       this.input.value = found?.text ?? "";
       this.files = found?.files ?? [];
     }
     this.#list();
-    this.#fit();
-    this.#ready();
+    this.#changed();
   }
 
   #changed() {
     this.#fit();
     this.#ready();
-    store.saveDraft(this.#draft, this.input.value, this.files).catch(() => {});
+    this.#save();
+  }
+
+  async #save() {
+    this.#saving += 1;
+    await store.saveDraft(this.#draft, this.input.value, this.files).catch(() => {});
+    this.#saving -= 1;
+  }
+
+  /** The page goes away: what the database has not yet kept is kept beside it. */
+  leave() {
+    if (this.#saving) store.leave(LEFT + this.#draft, { text: this.input.value, files: this.files });
   }
 
   #fit() {

@@ -189,7 +189,9 @@ document.addEventListener("keydown", (event) => {
 addEventListener("hashchange", show);
 addEventListener("pagehide", () => {
   for (const one of chats.values()) one.leave();
+  composer.leave();
 });
+addEventListener("pageshow", (event) => event.persisted && location.reload()); // "back" to a page that was left
 
 api.onKeyNeeded((refused) =>
   ask({

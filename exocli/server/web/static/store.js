@@ -11,14 +11,19 @@ function open() {
       request.result.createObjectStore("conversations", { keyPath: "id" });
       request.result.createObjectStore("drafts", { keyPath: "id" });
     };
-    request.onsuccess = () => resolve(request.result);
+    request.onsuccess = () => {
+      request.result.onclose = () => (opening = null); // its data was cleared under us: begin anew
+      resolve(request.result);
+    };
     request.onerror = () => reject(request.error);
   });
   return opening;
 }
 
 async function run(store, mode, what) {
-  const request = what((await open()).transaction(store, mode).objectStore(store));
+  const transaction = (await open()).transaction(store, mode);
+  const request = what(transaction.objectStore(store));
+  transaction.commit(); // a page that leaves cannot do so later
   return new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
     request.onerror = () => reject(request.error);
@@ -60,20 +65,24 @@ export function saveDraft(id, text, files) {
 
 const LEFT = "exo.left.";
 
-/** What a reply had when its page went away: a page that leaves has no time for the database. */
-export function leave({ id, text, reasoning }) {
+/** What a reply or a draft had when its page went away: a page that leaves has no time for the database. */
+export function leave(id, what) {
   try {
-    localStorage.setItem(LEFT + id, JSON.stringify({ text, reasoning }));
+    localStorage.setItem(LEFT + id, JSON.stringify(what));
   } catch {
     // Full or off: what was saved last stands.
   }
 }
 
-/** The same, once: {text, reasoning}, or null. */
+/** The same, once; or null. */
 export function left(id) {
-  const found = localStorage.getItem(LEFT + id);
-  localStorage.removeItem(LEFT + id);
-  return JSON.parse(found);
+  try {
+    const found = localStorage.getItem(LEFT + id);
+    localStorage.removeItem(LEFT + id);
+    return JSON.parse(found);
+  } catch {
+    return null;
+  }
 }
 
 /** Small choices that new chats begin with. */
