@@ -9,28 +9,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from exocli.backend import (
         API,
-        WARM_UP_CHUNK,
         Availability,
         BackendSpec,
         Capabilities,
         Catalog,
         Check,
         CommandSpec,
-        EngineBase,
         ModelInfo,
         ModelRef,
         ModelSource,
-        OpenContext,
         ProgressFn,
         RouteSpec,
-        StepEngine,
-        StreamEngine,
         WorkerSpec,
-        from_generator,
     )
     from exocli.cancel import CancelToken
     from exocli.cli.context import Choice, choose
     from exocli.config import cache_dir, models_dir, offline
+    from exocli.engine import WARM_UP_CHUNK, EngineBase, OpenContext, StepEngine, StreamEngine
     from exocli.errors import (
         BadRequest,
         Cancelled,
@@ -46,6 +41,7 @@ if TYPE_CHECKING:
         UpstreamError,
         UsageError,
     )
+    from exocli.generator import from_generator
     from exocli.hookspecs import hookimpl
     from exocli.types import (
         Embedding,
@@ -141,22 +137,17 @@ _HOME = {
         "Catalog",
         "Check",
         "CommandSpec",
-        "EngineBase",
         "ModelInfo",
         "ModelRef",
         "ModelSource",
-        "OpenContext",
         "ProgressFn",
         "RouteSpec",
-        "StepEngine",
-        "StreamEngine",
-        "WARM_UP_CHUNK",
         "WorkerSpec",
-        "from_generator",
     ),
     "exocli.cancel": ("CancelToken",),
     "exocli.cli.context": ("Choice", "choose"),
     "exocli.config": ("cache_dir", "models_dir", "offline"),
+    "exocli.engine": ("WARM_UP_CHUNK", "EngineBase", "OpenContext", "StepEngine", "StreamEngine"),
     "exocli.errors": (
         "BadRequest",
         "Cancelled",
@@ -172,6 +163,7 @@ _HOME = {
         "UpstreamError",
         "UsageError",
     ),
+    "exocli.generator": ("from_generator",),
     "exocli.hookspecs": ("hookimpl",),
     "exocli.types": (
         "Embedding",

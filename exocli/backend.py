@@ -1,31 +1,24 @@
-"""What a backend is: the plain description a plugin hands in, and the engines it can open.
+"""What a backend is: the plain description a plugin hands in, and what its parts answer.
 
-A plugin author reads this file and `hookspecs.py`, nothing else. Describing is cheap: every heavy
-thing is named by a string "module:attribute" that is imported on first use.
+A plugin author reads this file, `engine.py` and `hookspecs.py`, nothing else. Describing is cheap: every
+heavy thing is named by a string "module:attribute" that is imported on first use.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import threading
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from exocli.cancel import CancelToken
-from exocli.errors import BadRequest, Unsupported
 
-if TYPE_CHECKING:  # for annotations alone: `exo --help` does without these modules
-    from exocli.types import JSON, Event, Prepared, Request, Task
+if TYPE_CHECKING:  # for annotations alone: `exo --help` does without this module
+    from exocli.types import JSON, Task
 
 API = 1
 """The plugin API's number. A spec that asks for another one is reported and left out."""
-
-
-# --------------------------------------------------------------------------------------- descriptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,222 +224,3 @@ def load_object(reference: str) -> Any:
     """Import "module:attribute"; ImportError or AttributeError as they come."""
     module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
-
-
-# -------------------------------------------------------------------------------------------- engines
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenContext:
-    """What an engine is opened with.
-
-    `model` is the local path (or the name, for a backend without a model source); `options` an
-    instance of `open_options`; `defaults` the config's sampling for this model; `cache_dir` a folder
-    of the backend's own; `log(text)` goes to the worker's log; `progress(done, total)` while loading;
-    `ask(command)` appends a command of the engine's own to the log, which then reaches `apply` on
-    every rank at the same step; `data` is the rank's `WorkerSpec.data`.
-    """
-
-    backend: str
-    model: str
-    options: Any
-    rank: int = 0
-    size: int = 1
-    cache_dir: Path
-    defaults: Mapping[str, JSON] = field(default_factory=dict)
-    data: Mapping[str, JSON] = field(default_factory=dict)
-    log: Callable[[str], None]
-    progress: ProgressFn
-    ask: Callable[[Mapping[str, JSON]], None]
-    cancel: CancelToken
-
-
-class EngineBase:
-    """`capabilities` narrows the spec's upper bound to what this model can do."""
-
-    capabilities: Capabilities = Capabilities()
-
-    def describe(self) -> Mapping[str, JSON]:
-        """Plain facts for `ps`, `-v` and the web page (layers, dtype, memory …)."""
-        return {}
-
-
-class StepEngine(EngineBase, ABC):
-    """An engine that the core drives, one boundary at a time; every rank runs the same calls.
-
-    All calls but `prepare` come from one thread, the one that opened the engine.
-    """
-
-    max_lead: int | None = None
-    """How many steps rank 0, which leads, may be ahead of the last rank; None = no bound (one rank)."""
-
-    @abstractmethod
-    def prepare(self, request: Request) -> Prepared:
-        """Template, tokenize, validate, count, draw the seed. On a side thread of rank 0.
-        Raises BadRequest: then nothing has happened."""
-
-    @abstractmethod
-    def submit(self, prepared: Prepared, cancel: CancelToken) -> None:
-        """Take the request into the batch at the next step. An error fails this request alone."""
-
-    @abstractmethod
-    def step(self) -> Sequence[Event]:
-        """At most one prefill chunk and one decode token for every live request; of an `embed` at most
-        a bounded batch of its texts, a Progress and an Embedding for each. Look at each
-        request's cancel token first: drop the cancelled ones, keep their KV, and answer
-        `Finished("cancelled")` with phase, processed, total and kept_tokens. Exactly one Finished a
-        request, in the same step on every rank. An exception here ends the worker."""
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-    def agree(self, received: int) -> int:
-        """The number of the last command that this step applies, the same on every rank."""
-        return received
-
-    def tune(self, chunk: int) -> None:
-        """Prefill at most `chunk` tokens a step, over all prompts together."""
-
-    def apply(self, command: Mapping[str, JSON]) -> None:
-        """A command that `OpenContext.ask` put into the log."""
-
-    def warm_up(self) -> float | None:
-        """Run one small chunk and one token; seconds the chunk took and None if there is no such thing.
-        Its size is WARM_UP_CHUNK tokens."""
-        return None
-
-    def last_step(self) -> Mapping[str, JSON]:
-        """About the step just made, for the chunk tuner: {"prefill_tokens": n, "decoded": m}."""
-        return {}
-
-
-WARM_UP_CHUNK = 32
-"""Tokens of the warm-up's prefill chunk, and the smallest chunk that tuning chooses."""
-
-
-class StreamEngine(EngineBase, ABC):
-    """An engine that produces a request's events by itself (a client of a server, a callback API).
-
-    `stream` ends with exactly one Finished; on cancel it stops soon and finishes "cancelled".
-    """
-
-    @abstractmethod
-    def stream(self, request: Request, cancel: CancelToken) -> AsyncIterator[Event]: ...
-
-    async def count_tokens(self, request: Request) -> int | None:
-        return None
-
-    async def aclose(self) -> None:
-        return None
-
-
-GENERATOR_AHEAD = 64
-"""Events that a blocking generator may be ahead of whoever reads them."""
-
-
-class _GeneratorEngine(StreamEngine):
-    def __init__(
-        self, fn: Callable[[Request, CancelToken], Iterator[Event]], capabilities: Capabilities
-    ) -> None:
-        self._fn = fn
-        self.capabilities = capabilities
-
-    async def stream(self, request: Request, cancel: CancelToken) -> AsyncIterator[Event]:
-        import asyncio  # here: `exo --help` imports this module, and asyncio is slow to import
-
-        loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
-        left = threading.Event()
-        room = threading.Semaphore(GENERATOR_AHEAD)  # or a fast one would bury the cancel in its events
-
-        def put(item: Event | BaseException | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads any more
-                loop.call_soon_threadsafe(queue.put_nowait, item)
-
-        def run() -> None:
-            try:
-                for event in self._fn(request, cancel):
-                    if not left.is_set():
-                        room.acquire()
-                        put(event)
-                put(None)
-            except BaseException as error:  # it crosses to the caller's thread and is raised there
-                put(error)
-
-        threading.Thread(target=run, name=f"exo-generator-{request.id}", daemon=True).start()
-        try:
-            while (item := await queue.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
-                room.release()
-                yield item
-        finally:
-            cancel.cancel("the reader left")
-            left.set()
-            room.release()
-
-
-def from_generator(
-    fn: Callable[[Request, CancelToken], Iterator[Event]], capabilities: Capabilities | None = None
-) -> StreamEngine:
-    """A blocking generator as a StreamEngine; each request runs in a thread of its own.
-
-    The generator should look at `cancel.cancelled` as often as it can and end with a Finished.
-    """
-    return _GeneratorEngine(fn, capabilities or Capabilities())
-
-
-# ------------------------------------------------------------------------------------------- checking
-
-TASK_WORDS: Mapping[str, str] = {
-    "chat": "chat",
-    "complete": "complete a text",
-    "embed": "make embeddings",
-    "image": "make images",
-}
-"""What a model does, in words for a person, by its task."""
-
-
-def check_task(task: Task, tasks: Sequence[Task], who: str) -> None:
-    """Raises Unsupported that says what `who` is for instead; details: `tasks`."""
-    if task not in tasks:
-        able = " and ".join(TASK_WORDS.get(one, one) for one in tasks) or "nothing"
-        text = f"{who} cannot {TASK_WORDS.get(task, task)}, only {able}."
-        raise Unsupported(text, field="task", tasks=list(tasks))
-
-
-# Many clients always send these; they ask an engine without penalties for nothing.
-_NEUTRAL = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {}}
-
-
-def check_supported(request: Request, capabilities: Capabilities, backend: str, model: str = "") -> None:
-    """Raises Unsupported, naming the field, for what the capabilities do not name; BadRequest for a chat
-    without anything to answer and an embed without texts, so that no engine has to expect one. `model`: the
-    capabilities are those of the backend with this model."""
-    who = f"{model} on {backend}" if model else f"The backend {backend}"
-
-    def refuse(field_name: str, what: str) -> None:
-        raise Unsupported(f"{who} does not offer {what}.", field=field_name)
-
-    check_task(request.task, capabilities.tasks, request.model or f"The backend {backend}")
-    if request.task == "embed" and not request.inputs:
-        raise BadRequest("There are no texts to embed.", field="input")
-    if request.task == "chat" and not request.messages and request.prompt is None:
-        raise BadRequest("There are no messages.", field="messages")
-    if request.tools and not capabilities.tools:
-        refuse("tools", "tools")
-    if request.format is not None and not capabilities.schema:
-        refuse("format", "structured output")
-    if request.logprobs is not None and not capabilities.logprobs:
-        refuse("logprobs", "logprobs")
-    if request.sampling.seed is not None and not capabilities.seed:
-        refuse("seed", "a seed")
-    if request.continue_last and not capabilities.continue_last:
-        refuse("continue_last", "continuing a reply")
-    for name, neutral in _NEUTRAL.items():
-        if getattr(request.sampling, name) not in (None, neutral) and not capabilities.penalties:
-            refuse(name, name.replace("_", " "))
-    for message in request.messages:
-        for part in message.content if isinstance(message.content, tuple) else ():
-            if part.kind not in capabilities.inputs:
-                refuse("messages", f"{part.kind} input")

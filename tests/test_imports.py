@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 LEVELS = (
     ("errors", "types", "cancel"),
     ("config", "options"),
-    ("backend", "served"),
+    ("backend", "engine", "generator", "served", "supported"),
     ("hookspecs", "names"),
     ("plugins",),
     ("runtime",),

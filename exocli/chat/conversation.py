@@ -10,7 +10,6 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from exocli.backend import TASK_WORDS
 from exocli.chat import commands, notes
 from exocli.chat.editor import Editor, EmptyInterrupt
 from exocli.chat.reply import Reply
@@ -22,6 +21,7 @@ from exocli.chat.view import View
 from exocli.errors import ExoError, Unavailable, from_dict
 from exocli.runtime.loop import describe_error
 from exocli.runtime.session import Session
+from exocli.supported import TASK_WORDS
 from exocli.types import Request
 
 

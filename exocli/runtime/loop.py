@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from exocli.backend import StepEngine, StreamEngine
 from exocli.cancel import CancelToken
+from exocli.engine import StepEngine, StreamEngine
 from exocli.errors import BadRequest, Cancelled, EngineFailed, ExoError
 from exocli.runtime.wire import Line
 from exocli.types import (

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from exocli import config
-from exocli.backend import BackendSpec, Capabilities, ModelRef, WorkerSpec, check_supported, load_object
+from exocli.backend import BackendSpec, Capabilities, ModelRef, WorkerSpec, load_object
 from exocli.cancel import CancelToken
 from exocli.errors import BadRequest, ExoError, Overloaded, Unavailable, WorkerDied
 from exocli.options import build
@@ -21,6 +21,7 @@ from exocli.runtime.group import CANCEL_DEADLINE, RankGroup
 from exocli.runtime.live import Live
 from exocli.runtime.loop import describe_error
 from exocli.runtime.turns import Turns
+from exocli.supported import check_supported
 from exocli.types import Event, Finished, Prepared, Request, Started, Status
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exocli.backend import WARM_UP_CHUNK
+from exocli.engine import WARM_UP_CHUNK
 
 LARGEST = 2048
 

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from exocli.backend import OpenContext, ProgressFn, StepEngine, StreamEngine, load_object
+from exocli.backend import ProgressFn, load_object
 from exocli.cancel import CancelToken
+from exocli.engine import OpenContext, StepEngine, StreamEngine
 from exocli.errors import EngineFailed
 from exocli.options import build
 from exocli.runtime import wire

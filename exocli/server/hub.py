@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from exocli.backend import TASK_WORDS
 from exocli.errors import BadRequest, ExoError, ModelNotFound, Overloaded, Unsupported, from_dict
 from exocli.runtime.session import Session
+from exocli.supported import TASK_WORDS
 from exocli.types import Finished, Task
 
 Opener = Callable[[int | None], Session]

@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from exocli import Message, ModelBroken, Part, Request, Unsupported
-from exocli.backend import check_supported
+from exocli.supported import check_supported
 from mlx import nn
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.utils import _get_classes, load_model

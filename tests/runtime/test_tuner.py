@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from exocli.backend import WARM_UP_CHUNK
+from exocli.engine import WARM_UP_CHUNK
 from exocli.runtime.tuner import LARGEST, ChunkTuner, Pace
 from hypothesis import given
 from hypothesis import strategies as st

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from exocli import CancelToken, Event, Finished, Request, Text, from_generator
-from exocli.backend import GENERATOR_AHEAD
+from exocli.generator import GENERATOR_AHEAD
 
 
 async def test_it_is_only_a_little_ahead_of_its_reader_and_ends_when_that_one_leaves() -> None:
