@@ -1,4 +1,4 @@
-"""The ranks of one opened model, as one thing: the numbered log, the cancels, the watchdog, the end.
+"""The ranks of one opened model, as one thing: the numbered log, the cancels, the end.
 
 Every rank gets the same commands in the same order. A request is over when rank 0 has said how and
 every rank has said that it left. A group that lost a rank is ended whole; session.py starts another.
@@ -16,12 +16,13 @@ from typing import Any
 
 from exocli.backend import Capabilities, WorkerSpec
 from exocli.cancel import CancelToken
-from exocli.errors import EngineFailed, ExoError, Stalled, Unavailable, WorkerDied, from_dict
+from exocli.errors import EngineFailed, ExoError, Unavailable, WorkerDied, from_dict
 from exocli.runtime import wire
 from exocli.runtime.live import Live
 from exocli.runtime.process import InlineRank, ProcessRank, Rank
 from exocli.runtime.tuner import Pace
 from exocli.runtime.verdict import Verdict
+from exocli.runtime.watchdog import Watchdog
 from exocli.types import (
     Event,
     Finished,
@@ -42,10 +43,6 @@ OnLoading = Callable[[int, int, int], None]
 TICK = 0.25
 GAP = 2.0
 """A tick that comes this many seconds late means that this process itself stood still."""
-CANCEL_DEADLINE = 2.0
-"""Seconds, at least, that a cancel may stay unanswered before anybody is told."""
-BEAT_LIMIT = 3.0
-"""Seconds without a heartbeat after which one of several ranks counts as stalled."""
 DEATH_GRACE = 0.3
 """When a peer is lost the survivors complain first; wait this long for the one that really ended."""
 
@@ -72,9 +69,7 @@ class RankGroup:
         self.live: dict[str, Live] = {}
         self.error: ExoError | None = None
         """Why the group ended, once it has."""
-        self.restartable = True
         self._order = order
-        self._stall_timeout = stall_timeout
         logs = {spec.rank: log_dir / f"{backend}-rank{spec.rank}.log" for spec in specs}
         self.ranks: list[Rank] = [
             InlineRank(spec, self._on_line, self._on_end, logs[spec.rank])
@@ -90,10 +85,16 @@ class RankGroup:
         self._number = 0
         self._pace = Pace(target_s, self.size)
         self._verdict = Verdict(backend, self._name, lambda rank: self.ranks[rank].tail())
+        self._watchdog = Watchdog(
+            backend,
+            self.size,
+            self.live,
+            name=self._name,
+            usual=lambda: self._pace.usual,
+            stall_timeout=stall_timeout,
+        )
         self._closing = False
         self._busy = asyncio.Event()
-        self._seen: dict[int, float] = {}
-        self._stepped = 0.0
         self._all_gone = asyncio.Event()
         self._ended = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -131,12 +132,11 @@ class RankGroup:
 
     def rank_rows(self) -> list[dict[str, Any]]:
         """{rank, host, silent_s, facts} of each; `silent_s` is 0 for one that owes no sign of life."""
-        now, pending = time.monotonic(), self._pending()
         return [
             {
                 "rank": number,
                 "host": rank.spec.host,
-                "silent_s": round(now - self._seen[number], 1) if number in pending else 0.0,
+                "silent_s": self._watchdog.silent_s(number),
                 "facts": self._ready[number]["describe"],
             }
             for number, rank in enumerate(self.ranks)
@@ -158,12 +158,8 @@ class RankGroup:
     def submit(self, prepared: Prepared, cancel: CancelToken) -> Live:
         """Put it into the log. Its events, Finished last, come out of `Live.events`."""
         self._raise_if_ended()
-        now = time.monotonic()
-        if not self._busy.is_set():
-            self._stepped = now
-            self._busy.set()
-        for rank in set(range(self.size)) - self._pending():  # it was silent by right until now
-            self._seen[rank] = now
+        self._watchdog.begin()
+        self._busy.set()
         live = Live(id=prepared.id, cancel=cancel, total=prepared.prompt_tokens)
         self.live[prepared.id] = live
         self._append(do="submit", prepared=to_json(prepared))
@@ -191,7 +187,7 @@ class RankGroup:
     def _on_line(self, rank: int, line: dict[str, Any]) -> None:
         if self.error is not None:
             return  # nothing old answers
-        self._seen[rank] = time.monotonic()
+        self._watchdog.heard(rank, step=line.get("t") == "step")
         try:
             self._take(rank, line)
         except Exception as error:  # it must not end the reader: then nobody would learn of anything
@@ -231,7 +227,6 @@ class RankGroup:
             future.set_result(prepared_from_json(line["prepared"]))
 
     def _on_step(self, rank: int, line: dict[str, Any]) -> None:
-        self._stepped = self._seen[rank]
         if rank == self.size - 1 and self.size > 1:
             self.ranks[0].send({"do": "credit", "step": line["n"]})
         for data in line["events"]:
@@ -288,7 +283,12 @@ class RankGroup:
     @property
     def cancel_deadline(self) -> float:
         """Seconds after which an unanswered cancel is told; at twice that the workers are ended."""
-        return max(CANCEL_DEADLINE, 5 * self._pace.usual)
+        return self._watchdog.cancel_deadline
+
+    def waiting_for(self, request_id: str) -> str | None:
+        """Who has not left a cancelled request yet, for a person; None if it is over."""
+        live = self.live.get(request_id)
+        return self._watchdog.missing(live) if live is not None else None
 
     async def _watch(self) -> None:
         while self.error is None:
@@ -297,43 +297,9 @@ class RankGroup:
             await asyncio.sleep(TICK)
             now = time.monotonic()
             if now - before > GAP + TICK:
-                # We were stopped ourselves (Ctrl-Z, a sleeping laptop): the clocks start anew.
-                self._seen = dict.fromkeys(range(self.size), now)
-                self._stepped = now
-                for live in self.live.values():
-                    live.cancel_sent = now if live.cancel_sent else None
-                continue
-            self._check(now)
-
-    def _check(self, now: float) -> None:
-        for live in list(self.live.values()):
-            if live.cancel_sent and now - live.cancel_sent > 2 * self.cancel_deadline:
-                text = f"{self._missing(live)} of {self.backend} did not answer a cancel; it was ended."
-                self._fail(Stalled(text))
-                return
-        if self.size == 1 or not self.live or self._stall_timeout == 0:
-            return
-        silent = min(self._pending(), key=lambda rank: self._seen[rank])
-        if now - self._seen[silent] > BEAT_LIMIT:
-            self._fail(Stalled(f"{self._name(silent)} of {self.backend} gives no sign of life.", rank=silent))
-            return
-        limit = self._stall_timeout or max(60.0, 20 * self._pace.usual)
-        if now - self._stepped > limit:
-            text = f"No rank of {self.backend} has finished a step for {limit:.0f} s."
-            self._fail(Stalled(text))
-
-    def _pending(self) -> set[int]:
-        """The ranks that have not left every request: those owe a sign of life."""
-        return {rank for live in self.live.values() for rank in range(self.size) if rank not in live.left}
-
-    def _missing(self, live: Live) -> str:
-        missing = [rank for rank in range(self.size) if rank not in live.left]
-        return self._name(missing[0]) if missing else self._name(0)
-
-    def waiting_for(self, request_id: str) -> str | None:
-        """Who has not left a cancelled request yet, for a person; None if it is over."""
-        live = self.live.get(request_id)
-        return self._missing(live) if live is not None else None
+                self._watchdog.restart(now)
+            elif stalled := self._watchdog.stalled(now):
+                self._fail(stalled)
 
     def _name(self, rank: int) -> str:
         if self.size == 1:

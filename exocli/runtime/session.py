@@ -1,26 +1,26 @@
 """The only door to an engine: open(backend, model) → stream(request, cancel).
 
-Loads on first use, queues, measures, restarts after a lost worker. Exactly one Finished a request,
-whatever happens. Knows backends by their specs alone.
+Queues, measures, opens the engine at first use and again after a lost worker (loader.py). Exactly one
+Finished a request, whatever happens. Knows backends by their specs alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from exocli import config
-from exocli.backend import BackendSpec, Capabilities, ModelRef, WorkerSpec, load_object
+from exocli.backend import BackendSpec, Capabilities, ModelRef
 from exocli.cancel import CancelToken
-from exocli.errors import BadRequest, ExoError, Overloaded, Unavailable, WorkerDied
-from exocli.options import build
+from exocli.errors import BadRequest, ExoError, Overloaded, Unavailable
 from exocli.runtime.flight import Flight, measured, never_started, unless_cancelled
-from exocli.runtime.group import CANCEL_DEADLINE, RankGroup
+from exocli.runtime.group import OnLoading, RankGroup
 from exocli.runtime.live import Live
+from exocli.runtime.loader import Loader, Opening
 from exocli.runtime.loop import describe_error
 from exocli.runtime.turns import Turns
+from exocli.runtime.watchdog import CANCEL_DEADLINE
 from exocli.supported import check_supported
 from exocli.types import Event, Finished, Prepared, Request, Started, Status
 
@@ -48,20 +48,21 @@ class Session:
     ) -> None:
         self.spec = spec
         self.model = model
-        self.path = path
         self.flights: dict[str, Flight] = {}
-        self.restarts = 0
         self.idle_since = time.monotonic()
-        self._ref = ref
-        self._options = dict(options or {})
-        self._defaults = dict(defaults or {})
-        self._python = python
         self._concurrency = concurrency
         self._max_queue = max_queue
-        self._debug = debug
-        self._group: RankGroup | None = None
-        self._loading: asyncio.Task[RankGroup] | None = None
-        self._listeners: set[Callable[[int, int, int], None]] = set()
+        self._loader = Loader(
+            Opening(
+                spec=spec,
+                path=path,
+                ref=ref,
+                options=dict(options or {}),
+                defaults=dict(defaults or {}),
+                python=python,
+                debug=debug,
+            )
+        )
         self._turns = Turns(self._limit, self._fits)
         self._prepared: dict[str, tuple[RankGroup, Prepared]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -71,46 +72,58 @@ class Session:
 
     @property
     def loaded(self) -> bool:
-        return self._group is not None and self._group.error is None
+        return self._loader.ready is not None
 
     @property
     def loading(self) -> bool:
-        return self._loading is not None
+        return self._loader.loading
+
+    @property
+    def restarts(self) -> int:
+        """How often a lost worker was replaced."""
+        return self._loader.restarts
 
     @property
     def capabilities(self) -> Capabilities:
         """The opened engine's; before that the spec's upper bound."""
-        return self._group.capabilities if self._group is not None else self.spec.capabilities
+        group = self._loader.group
+        return group.capabilities if group is not None else self.spec.capabilities
 
     @property
     def facts(self) -> Mapping[str, Any]:
         """What the engine says of itself (layers, dtype, memory …); {} while not loaded."""
-        return self._group.describe if self._group is not None and self.loaded else {}
+        group = self._loader.ready
+        return group.describe if group is not None else {}
 
     @property
     def ranks(self) -> list[dict[str, Any]]:
         """{rank, host, silent_s, facts} of each rank, the facts being its own; [] while not loaded."""
-        return self._group.rank_rows() if self._group is not None and self.loaded else []
+        group = self._loader.ready
+        return group.rank_rows() if group is not None else []
 
     @property
     def chunk(self) -> int | None:
         """Tokens of a prefill chunk now; None while not loaded."""
-        return self._group.chunk if self._group is not None and self.loaded else None
+        group = self._loader.ready
+        return group.chunk if group is not None else None
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the ranks that are processes."""
-        ranks = self._group.ranks if self._group is not None and self.loaded else []
+        group = self._loader.ready
+        ranks = group.ranks if group is not None else []
         return [pid for rank in ranks if (pid := getattr(rank, "pid", None)) is not None]
 
     @property
     def cancel_deadline(self) -> float:
         """Seconds after which an unanswered cancel should be told to whoever asked."""
-        return self._group.cancel_deadline if self._group is not None else CANCEL_DEADLINE
+        group = self._loader.group
+        return group.cancel_deadline if group is not None else CANCEL_DEADLINE
 
     def waiting_for(self, request_id: str) -> str | None:
         """Who has not yet left a cancelled request, in words for a person."""
-        return self._group.waiting_for(request_id) if self._group is not None else None
+        group = self._loader.group
+        return group.waiting_for(request_id) if group is not None else None
 
     @property
     def queued(self) -> int:
@@ -123,115 +136,31 @@ class Session:
 
     def like(self, spec: BackendSpec, **options: Any) -> Session:
         """A session of its own with the same model and options, but for those given, on another engine."""
+        mine = self._loader.opening
         return Session(
             spec=spec,
             model=self.model,
-            path=self.path,
-            ref=self._ref,
-            options={**self._options, **options},
-            defaults=self._defaults,
-            python=self._python,
+            path=mine.path,
+            ref=mine.ref,
+            options={**mine.options, **options},
+            defaults=mine.defaults,
+            python=mine.python,
         )
 
-    # ---------------------------------------------------------------------------------- loading
-
-    async def load(self, on_loading: Callable[[int, int, int], None] | None = None) -> None:
+    async def load(self, on_loading: OnLoading | None = None) -> None:
         """Open the engine now, not at the first request. Raises what prevents it."""
         await self._ensure(on_loading)
 
-    async def _ensure(self, on_loading: Callable[[int, int, int], None] | None = None) -> RankGroup:
-        """The ready group; loads once however many wait. Ends the load when the last waiter leaves."""
+    async def _ensure(self, on_loading: OnLoading | None = None) -> RankGroup:
         if self._closed:
             raise Unavailable(f"The session with {self.model} is closed.")
-        if self._group is not None and self._group.error is None and self._loading is None:
-            return self._group
-        if self._loading is None:
-            self._loading = asyncio.create_task(self._load())
-            self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())
-        task = self._loading
-        listener = on_loading or (lambda rank, done, total: None)
-        key = lambda rank, done, total: listener(rank, done, total)  # noqa: E731  one entry a waiter
-        self._listeners.add(key)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            me = asyncio.current_task()
-            if task.cancelled() and me is not None and not me.cancelling():
-                text = f"The worker of {self.spec.name} was ended while it was loading."
-                raise WorkerDied(text) from None
-            raise
-        finally:
-            self._listeners.discard(key)
-            if not task.done() and not self._listeners:
-                await self._stop_loading()
-
-    async def _load(self) -> RankGroup:
-        group: RankGroup | None = None
-        try:
-            if self._group is not None:
-                self.restarts += 1
-                await self._group.close()
-                self._group = None
-            group = RankGroup(
-                backend=self.spec.name,
-                order=self._order(),
-                specs=await self._launch(),
-                inline=self.spec.place == "inline",
-                log_dir=config.data_dir("logs"),
-                debug=self._debug,
-                target_s=float(self._options.get("cancel_latency_ms", 300)) / 1000,
-                stall_timeout=self._options.get("stall_timeout"),
-            )
-            await group.start(self._on_loading)
-        except BaseException:
-            if group is not None:
-                await group.close(grace=0)
-            raise
-        finally:
-            if self._loading is asyncio.current_task():
-                self._loading = None
-        self._group = group
-        return group
-
-    def _on_loading(self, rank: int, done: int, total: int) -> None:
-        for listener in tuple(self._listeners):
-            listener(rank, done, total)
-
-    async def _stop_loading(self) -> None:
-        """A load is cancelled by ending the worker. Who asks from now on starts another one."""
-        task, self._loading = self._loading, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
-
-    def _order(self) -> dict[str, Any]:
-        return {
-            "backend": self.spec.name,
-            "open": self.spec.open,
-            "open_options": self.spec.open_options,
-            "model": self.path,
-            "options": self._options,
-            "defaults": self._defaults,
-            "cache_dir": str(config.cache_dir(self.spec.name)),
-        }
-
-    async def _launch(self) -> Sequence[WorkerSpec]:
-        if self.spec.launch is None:
-            return [WorkerSpec(python=self._python)]
-        ref = self._ref or ModelRef(kind="path", name=self.path)
-        options = self._options
-        if self.spec.open_options is not None:
-            cls = load_object(self.spec.open_options)
-            options = build(cls, [self._options], f"the backend {self.spec.name}")
-        launch = load_object(self.spec.launch)
-        specs: Sequence[WorkerSpec] = await asyncio.to_thread(launch, ref, options)
-        return specs
+        return await self._loader.ensure(on_loading)
 
     # --------------------------------------------------------------------------------- requests
 
     def _check(self, request: Request) -> None:
         """Raises Unsupported: of the backend, or once it is open of this model on it."""
-        opened = self._group is not None
+        opened = self._loader.group is not None
         check_supported(request, self.capabilities, self.spec.name, self.model if opened else "")
 
     async def prepare(self, request: Request) -> Prepared:
@@ -373,9 +302,7 @@ class Session:
     async def kill(self) -> None:
         """End the workers at once. What was cancelled finishes as cancelled (killed), the rest with an
         error; the next request starts a fresh worker."""
-        await self._stop_loading()
-        if self._group is not None:
-            await self._group.kill()
+        await self._loader.kill()
 
     async def close(self) -> None:
         """Cancel what runs, wait for it, end the workers. Nothing starts afterwards."""
@@ -387,10 +314,7 @@ class Session:
             _, late = await asyncio.wait(waits, timeout=self.cancel_deadline)
             for wait in late:
                 wait.cancel()
-        await self._stop_loading()
-        if self._group is not None:
-            await self._group.close()
-            self._group = None
+        await self._loader.close()
         if self._tasks:
             await asyncio.wait(self._tasks)
 

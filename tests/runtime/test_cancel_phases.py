@@ -8,7 +8,7 @@ import time
 
 import pytest
 from exocli import CancelToken, Event, Progress, Request, Status
-from exocli.runtime import group
+from exocli.runtime import group, watchdog
 
 from tests.runtime.conftest import Make
 from tests.support.runtime import end, is_text, reply, text, wait_gone
@@ -98,7 +98,7 @@ async def test_while_prepare_hangs_the_cancel_returns(make: Make) -> None:
     await session.load()
     token = CancelToken()
     task = asyncio.create_task(reply(session, "prepare-hang", token=token))
-    while session._group is None or not session._group._prepares:
+    while session._loader.group is None or not session._loader.group._prepares:
         await asyncio.sleep(0.001)
     token.cancel()
     assert end(await task).reason == "cancelled"
@@ -121,8 +121,8 @@ async def test_of_a_finished_request_it_is_a_no_op(make: Make) -> None:
     token = CancelToken()
     assert end(await reply(session, "a", token=token, max_tokens=1)).reason == "length"
     token.cancel()
-    assert session._group is not None
-    session._group._append(do="cancel", id="no such request")
+    assert session._loader.group is not None
+    session._loader.group._append(do="cancel", id="no such request")
     assert text(await reply(session, "b", max_tokens=1)) == "b "
 
 
@@ -137,7 +137,7 @@ async def test_from_another_thread(make: Make) -> None:
 async def test_an_engine_that_ignores_it_is_killed_at_twice_the_deadline(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group, "CANCEL_DEADLINE", 0.3)
+    monkeypatch.setattr(watchdog, "CANCEL_DEADLINE", 0.3)
     monkeypatch.setattr(group, "TICK", 0.05)
     session = make(ignore_cancel=True)
     await session.load()
@@ -213,7 +213,7 @@ async def race(make: Make, place: str, rounds: int, seed: int) -> None:
         await asyncio.gather(*(one(n) for n in range(start, start + 5)))
     assert set(reasons) == {"length", "cancelled"} and len(reasons) == rounds
     assert session.restarts == 0 and not session.flights and session._turns.running == 0
-    assert session._group is not None and not session._group.live
+    assert session._loader.group is not None and not session._loader.group.live
     assert text(await reply(session, "a", max_tokens=1)) == "a "
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from exocli import Event, Progress, Request
 from exocli.errors import EngineFailed, ModelNotFound, WorkerDied
-from exocli.runtime import group
+from exocli.runtime import group, watchdog
 from exocli.runtime.session import Session
 
 from tests.runtime.conftest import Make
@@ -303,7 +303,7 @@ async def test_a_clock_gap_of_our_own_is_nobodys_fault(make: Make, monkeypatch: 
     """The parent stands still (Ctrl-Z, sleep) for longer than every limit: nothing is ended for it."""
     monkeypatch.setattr(group, "TICK", 0.02)
     monkeypatch.setattr(group, "GAP", 0.5)
-    monkeypatch.setattr(group, "BEAT_LIMIT", 1.5)
+    monkeypatch.setattr(watchdog, "BEAT_LIMIT", 1.5)
     session = make(ranks=2)
     stream = session.stream(Request(prompt="x " * 300, max_tokens=1))
     async for event in stream:

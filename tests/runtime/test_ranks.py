@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from exocli import CancelToken, Event, Progress, Request
 from exocli.errors import Unavailable
-from exocli.runtime import group
+from exocli.runtime import group, watchdog
 
 from tests.runtime.conftest import Make
 from tests.support.runtime import children, end, is_progress, is_text, reply, text, wait_gone
@@ -48,7 +48,7 @@ async def test_random_cancels_on_two_ranks(make: Make, tmp_path: Path) -> None:
         r for start in range(0, 60, 4) for r in await asyncio.gather(*map(one, range(start, start + 4)))
     ]
     assert len(reasons) == 60 and set(reasons) <= {"length", "cancelled"}
-    assert session.restarts == 0 and session._group is not None and not session._group.live
+    assert session.restarts == 0 and session._loader.group is not None and not session._loader.group.live
 
 
 async def test_the_first_rank_does_not_run_ahead_of_a_slow_last_one(make: Make, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ async def test_a_killed_rank_is_named_and_the_ring_comes_back(
 async def test_a_stopped_rank_is_named_and_the_ring_comes_back(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group, "BEAT_LIMIT", 1.2)
+    monkeypatch.setattr(watchdog, "BEAT_LIMIT", 1.2)
     session = make(ranks=2)
     stopped: list[int] = []
 
@@ -105,7 +105,7 @@ async def test_a_stopped_rank_is_named_and_the_ring_comes_back(
 async def test_a_stopped_rank_and_a_cancel_end_by_the_deadline(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group, "CANCEL_DEADLINE", 0.3)
+    monkeypatch.setattr(watchdog, "CANCEL_DEADLINE", 0.3)
     session = make(ranks=2, ring=str(tmp_path))
     start = 0.0
 
@@ -132,7 +132,7 @@ async def test_ranks_that_beat_but_make_no_step_are_stalled(
 
 
 async def test_with_the_timeout_off_nobody_is_ended(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "BEAT_LIMIT", 0.1)
+    monkeypatch.setattr(watchdog, "BEAT_LIMIT", 0.1)
     monkeypatch.setattr(group, "TICK", 0.02)
     events = await reply(make(ranks=2, stall_timeout=0), "a " * 100, max_tokens=100)
     assert end(events).reason == "length"
@@ -140,14 +140,14 @@ async def test_with_the_timeout_off_nobody_is_ended(make: Make, monkeypatch: pyt
 
 async def test_a_rank_that_left_owes_no_sign_of_life(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 is done with the reply and silent; rank 1 goes on for longer than a beat may be late."""
-    monkeypatch.setattr(group, "BEAT_LIMIT", 1.6)
+    monkeypatch.setattr(watchdog, "BEAT_LIMIT", 1.6)
     session = make(ranks=2, late_rank=1)
     stream = session.stream(Request(prompt="a b", id="late", max_tokens=2))
     async for event in stream:
         if is_text(event):
             break
     rest = asyncio.create_task(anext_all(stream))
-    while session._group is None or session._group.live["late"].finished is None:
+    while session._loader.group is None or session._loader.group.live["late"].finished is None:
         await asyncio.sleep(0.01)
     done, _ = await asyncio.wait([rest], timeout=2.5)
     assert not done and session.loaded, "a rank without work was taken for a dead one"
