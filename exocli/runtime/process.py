@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ TAIL = 20
 """Lines of a worker's stderr that an error message may quote."""
 TAIL_GRACE = 1.0
 """Seconds to wait for the end of a dead worker's stderr, which a daemon that it started may hold."""
+REAP_GRACE = 10.0
+"""Seconds to wait until the system has taken a killed worker away, which frees a model's memory first."""
 LOG_LIMIT = 1 << 20
 """Bytes after which a worker's log file starts anew when the next worker starts."""
 
@@ -95,6 +98,9 @@ class ProcessRank:
         if process.returncode is None:
             self._end_group()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        deadline = time.monotonic() + REAP_GRACE
+        while process.returncode is None and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)  # process.wait() would wait for its pipes too, which others may hold
 
     async def _read(self, errors: asyncio.Task[None]) -> None:
         assert self._process is not None and self._process.stdout is not None

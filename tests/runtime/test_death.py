@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from exocli import Event, Progress, Request
 from exocli.errors import EngineFailed, ModelNotFound, WorkerDied
-from exocli.runtime import group, watchdog
+from exocli.runtime import group, process, watchdog
 from exocli.runtime.session import Session
 
 from tests.runtime.conftest import Make
@@ -272,6 +272,29 @@ asyncio.run(main())
     parent.wait()
     parent.stdout.close()
     assert all(wait_gone(pid) for pid in pids)
+
+
+async def test_a_close_waits_for_a_worker_that_the_system_takes_away_late(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error comes in time; the end of the session is the end of the process as well."""
+    waitpid = os.waitpid
+
+    def late(pid: int, options: int) -> tuple[int, int]:
+        ended = waitpid(pid, options)
+        time.sleep(0.3)
+        return ended
+
+    monkeypatch.setattr(os, "waitpid", late)
+    monkeypatch.setattr(process, "TAIL_GRACE", 0.05)
+    session = make()
+    last = end(await reply(session, "a die"))
+    assert last.error is not None and last.error["code"] == "worker_died"
+    assert session._loader.group is not None
+    (rank,) = session._loader.group.ranks
+    await session.close()
+    assert isinstance(rank, process.ProcessRank) and rank._process is not None
+    assert rank._process.returncode == -signal.SIGKILL
 
 
 async def test_a_hundred_requests_leave_no_descriptor(make: Make) -> None:
