@@ -14,6 +14,7 @@ import click
 
 from exocli.cli import context, prompt_input, pulling, signals
 from exocli.cli.params import (
+    Count,
     Words,
     backend_option,
     complete_model,
@@ -46,7 +47,7 @@ DEFAULT_EMBEDDER = "minilm"
 @backend_option
 @engine_options
 @option("-f", "--file", "files", multiple=True, metavar="FILE", type=click.Path(), help="A text a line.")
-@option("--dimensions", type=click.IntRange(min=1), metavar="N", help="Shorter vectors, if the model can.")
+@option("--dimensions", type=Count(min=1), metavar="N", help="Shorter vectors, if the model can.")
 @option("--truncate", is_flag=True, help="Cut texts that are too long for the model.")
 @json_option
 @pull_option

@@ -43,6 +43,12 @@ class Number(click.FloatRange):
         return number
 
 
+class Count(click.IntRange):
+    """A whole number within a range, called so in an error: to click it is an "integer range"."""
+
+    name = "whole number"
+
+
 class Words(click.types.StringParamType):
     """Text for a model or a file: bytes that were not UTF-8 arrive as lone surrogates, which are no text."""
 
@@ -192,9 +198,9 @@ def think_option(fn: F) -> F:
 _SAMPLING = (
     ("--temperature", Number(min=0), "T", "0 picks the likeliest token; higher is more varied."),
     ("--top-p", Number(min=0, max=1, min_open=True), "P", "Draw from the likeliest tokens that make up P."),
-    ("--top-k", click.IntRange(min=0), "N", "Draw from the N likeliest tokens; 0 is off."),
+    ("--top-k", Count(min=0), "N", "Draw from the N likeliest tokens; 0 is off."),
     ("--min-p", Number(min=0, max=1), "P", "Leave out tokens below P times the likeliest."),
-    ("--seed", click.IntRange(min=0, max=2**63 - 1), "N", "The same seed draws the same reply."),
+    ("--seed", Count(min=0, max=2**63 - 1), "N", "The same seed draws the same reply."),
 )
 
 
@@ -246,5 +252,5 @@ def sampling_options(fn: F) -> F:
     for name, kind, metavar, text in reversed(_SAMPLING):
         decorated = option(name, type=kind, metavar=metavar, help=text)(decorated)
     return option(  # type: ignore[no-any-return]
-        "--max-tokens", type=click.IntRange(min=1), metavar="N", help="End the reply after N tokens."
+        "--max-tokens", type=Count(min=1), metavar="N", help="End the reply after N tokens."
     )(decorated)

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import click
 
-from exocli.cli.params import Number, backend_option, complete_model, engine_options, option, pull_option
+from exocli.cli.params import (
+    Count,
+    Number,
+    backend_option,
+    complete_model,
+    engine_options,
+    option,
+    pull_option,
+)
 from exocli.cli.render import Globals, pass_globals
 from exocli.errors import UsageError
 
@@ -30,7 +38,7 @@ DEFAULT_PORT = 52415
 @option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=Count(0, 65535),
     default=DEFAULT_PORT,
     show_default=True,
     help="The port; 0 takes a free one.",
@@ -49,13 +57,13 @@ DEFAULT_PORT = 52415
 )
 @option(
     "--max-concurrency",
-    type=click.IntRange(min=1),
+    type=Count(min=1),
     metavar="N",
     help="At most N requests of a model at once.",
 )
 @option(
     "--max-queue",
-    type=click.IntRange(min=0),
+    type=Count(min=0),
     metavar="N",
     default=64,
     show_default=True,

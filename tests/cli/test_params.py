@@ -91,3 +91,10 @@ def test_out_of_range(flag, value):
     with pytest.raises(click.UsageError) as caught:
         run(flag, value)
     assert flag in caught.value.format_message()
+
+
+def test_what_is_no_number_is_called_so():
+    for flag, value, kind in (("--seed", "x", "whole number"), ("--top-p", "half", "number")):
+        with pytest.raises(click.UsageError) as caught:
+            run(flag, value)
+        assert f"{value!r} is not a valid {kind}." in caught.value.format_message()
