@@ -260,6 +260,10 @@ EVENT_TYPES: dict[str, type[Event]] = {
     "finished": Finished,
 }
 _NESTED: dict[str, type[Usage | Timing | Receipt]] = {"usage": Usage, "timing": Timing, "cancel": Receipt}
+_NAMES: dict[type, frozenset[str]] = {
+    cls: frozenset(f.name for f in fields(cls)) for cls in (*EVENT_TYPES.values(), *_NESTED.values(), Request)
+}
+"""Of their fields, found once and not once a token."""
 _SCALARS = frozenset({float, int, str, bool, type(None)})
 # None is an answer here, not an absence: a remote server that did not say.
 _KEEP_NONE = frozenset({"kept_tokens", "ranks"})
@@ -287,11 +291,11 @@ def event_from_json(data: Mapping[str, JSON]) -> Event | None:
     cls = EVENT_TYPES.get(str(data.get("type")))
     if cls is None:
         return None
-    names = {f.name for f in fields(cls)}
+    names = _NAMES[cls]
     kwargs = {key: value for key, value in data.items() if key in names}
     for name, nested in _NESTED.items():
         if isinstance(kwargs.get(name), Mapping):
-            known = {f.name for f in fields(nested)}
+            known = _NAMES[nested]
             kwargs[name] = nested(**{k: v for k, v in kwargs[name].items() if k in known})
     if cls is Embedding:
         kwargs["vector"] = tuple(kwargs["vector"])
@@ -300,7 +304,7 @@ def event_from_json(data: Mapping[str, JSON]) -> Event | None:
 
 def request_from_json(data: Mapping[str, JSON]) -> Request:
     """The inverse of to_json for requests, between our own processes (no validation)."""
-    known = {f.name for f in fields(Request)}
+    known = _NAMES[Request]
     kwargs = {key: value for key, value in data.items() if key in known}
     kwargs["messages"] = tuple(message_from_json(m) for m in kwargs.get("messages", ()))
     sampling = dict(kwargs.get("sampling") or {})

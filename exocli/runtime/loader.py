@@ -6,6 +6,7 @@ Knows no request; session.py asks for the ranks and drives them.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,6 +74,8 @@ class Loader:
         self.group: RankGroup | None = None
         """The last one that was opened; it may have ended since."""
         self.restarts = 0
+        self.loaded_at = 0.0
+        """time.monotonic() when it was last ready."""
         self._task: asyncio.Task[RankGroup] | None = None
         self._listeners: set[OnLoading] = set()
 
@@ -126,6 +129,7 @@ class Loader:
             if self._task is asyncio.current_task():
                 self._task = None
         self.group = group
+        self.loaded_at = time.monotonic()
         return group
 
     def _on_loading(self, rank: int, done: int, total: int) -> None:

@@ -84,6 +84,11 @@ class Session:
         return self._loader.restarts
 
     @property
+    def loaded_at(self) -> float:
+        """time.monotonic() when the engine was last ready."""
+        return self._loader.loaded_at
+
+    @property
     def capabilities(self) -> Capabilities:
         """The opened engine's; before that the spec's upper bound."""
         group = self._loader.group
@@ -134,15 +139,22 @@ class Session:
         """Tokens of KV cache that the running requests may come to, of `capabilities.kv_tokens`."""
         return self._room_of(self._turns.reserved)
 
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What the engine is opened with, as it was given."""
+        return self._loader.opening.options
+
     def like(self, spec: BackendSpec, **options: Any) -> Session:
-        """A session of its own with the same model and options, but for those given, on another engine."""
+        """A session of its own with the same model on another engine, with the same options but for those
+        given; on another backend with those alone."""
         mine = self._loader.opening
+        kept = mine.options if spec.name == self.spec.name else {}
         return Session(
             spec=spec,
             model=self.model,
             path=mine.path,
             ref=mine.ref,
-            options={**mine.options, **options},
+            options={**kept, **options},
             defaults=mine.defaults,
             python=mine.python,
         )

@@ -86,6 +86,7 @@ class Tool(Body):
 class ToolChoice(Body):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
+    disable_parallel_tool_use: bool | None = None
 
 
 class Thinking(Body):
@@ -134,6 +135,7 @@ def parse_messages(raw: bytes) -> Call:
         stream=bool(body.stream),
         return_progress=bool(body.return_progress),
         timeout=body.timeout,
+        one_tool_call=bool(body.tool_choice and body.tool_choice.disable_parallel_tool_use),
     )
 
 

@@ -41,8 +41,7 @@ class Context:
         state.requests.start(running)
         try:
             async for event in running.events():
-                if event is not None:
-                    yield event
+                yield event
         finally:
             running.leave()
 

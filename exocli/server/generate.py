@@ -51,7 +51,7 @@ async def generate(http: HttpRequest, api: Api) -> Response:
     reply = api.reply(call, running)
     headers = {"X-Request-Id": running.id}
     if not call.stream:
-        collected = await unless_gone(http, collect(running))
+        collected = await unless_gone(http, collect(running, call.one_tool_call))
         return whole(collected, reply, headers)
     session = running.model.opened
     if session is not None and session.loaded:

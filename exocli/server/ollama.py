@@ -273,7 +273,7 @@ class _OllamaReply(Reply):
             "done": True,
             "done_reason": DONE_REASON.get(finished.reason, finished.reason),
             "total_duration": round(timing.total_s * 1e9),
-            "load_duration": 0,
+            "load_duration": round(self.running.load_s * 1e9),
             "prompt_eval_count": usage.prompt_tokens,
             "prompt_eval_duration": round(prefill * 1e9),
             "eval_count": usage.completion_tokens,

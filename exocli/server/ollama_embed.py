@@ -81,7 +81,7 @@ class _EmbedReply(Reply):
             "model": self.model,
             "embeddings": vectors,
             "total_duration": round(finished.timing.total_s * 1e9),
-            "load_duration": 0,
+            "load_duration": round(self.running.load_s * 1e9),
             "prompt_eval_count": finished.usage.prompt_tokens,
         }
 

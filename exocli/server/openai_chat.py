@@ -75,6 +75,7 @@ class ChatRequest(OpenAIRequest):
     top_logprobs: Int | None = Field(default=None, ge=0, le=convert.MAX_LOGPROBS)
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
@@ -110,7 +111,7 @@ def parse_chat(raw: bytes) -> Call:
         template_kwargs=body.chat_template_kwargs or {},
         continue_last=bool(body.continue_final_message),
     )
-    return body.call(request)
+    return body.call(request, one_tool_call=body.parallel_tool_calls is False)
 
 
 def message(index: int, given: ChatMessage) -> Message:

@@ -22,6 +22,9 @@ from exocli.server.state import state_of
 from exocli.server.streaming import Call
 from exocli.types import Message, Part, Request, Sampling, ToolUse
 
+MIRRORED = {"instructions", "metadata", "parallel_tool_calls", "tool_choice"}
+"""What the response object repeats of the request as it was."""
+
 
 class InputPart(Body):
     type: str
@@ -67,6 +70,7 @@ class ResponsesRequest(Common):
     top_logprobs: Int | None = Field(default=None, ge=0, le=convert.MAX_LOGPROBS)
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
     include: list[str] | None = None
@@ -75,6 +79,7 @@ class ResponsesRequest(Common):
     background: bool | None = None
     truncation: str | None = None
     prompt: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
 
 
 def parse_responses(raw: bytes) -> Call:
@@ -114,6 +119,8 @@ def parse_responses(raw: bytes) -> Call:
         stream=bool(body.stream),
         return_progress=bool(body.return_progress),
         timeout=body.timeout,
+        one_tool_call=body.parallel_tool_calls is False,
+        mirrored=body.model_dump(include=MIRRORED, exclude_none=True),
     )
 
 

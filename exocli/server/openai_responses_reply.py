@@ -178,7 +178,8 @@ class ResponsesReply(Reply):
     # ---------------------------------------------------------------------------------- the object
 
     def _response(self, status: str, finished: Finished | None = None) -> dict[str, Any]:
-        body = {**envelope(self.running, self.model, status), "output": list(self._items)}
+        body = {**envelope(self.running, self.model, status), **self.call.mirrored}
+        body["output"] = list(self._items)
         body["tools"] = [{"type": "function", **tool["function"]} for tool in self.call.request.tools]
         if finished is not None:
             body["usage"] = usage(finished.usage)

@@ -61,6 +61,9 @@ class Running:
         self.heard = self.started
         """When the engine last gave a sign."""
         self.last_token: float | None = None
+        self.load_s = 0.0
+        """How long it waited for its model to load."""
+        self._loading_since: float | None = None
         self.finished: Finished | None = None
         self.checked = asyncio.Event()
         """Set once nothing is left to find wrong before the first byte."""
@@ -87,6 +90,7 @@ class Running:
         """Note what happened; seconds since the token before, if this is one."""
         now = self.heard = time.monotonic()
         gap: float | None = None
+        self._note_loading(event, now)
         match event:
             case Progress(processed=processed, total=total, cached=cached):
                 self._phase = "prefill"
@@ -105,21 +109,31 @@ class Running:
         self._queue.put_nowait(event)
         return gap
 
-    async def events(self, keepalive: float | None = None) -> AsyncIterator[Event | None]:
-        """Everything, Finished last; None after each `keepalive` seconds of silence."""
-        while True:
-            if self._queue.empty() and keepalive is not None:
-                try:
-                    async with asyncio.timeout(keepalive):
-                        event = await self._queue.get()
-                except TimeoutError:
-                    yield None
-                    continue
-            else:
-                event = await self._queue.get()
-            yield event
-            if isinstance(event, Finished):
-                return
+    def _note_loading(self, event: Event, now: float) -> None:
+        if isinstance(event, Status) and event.phase == "loading":
+            self._loading_since = self._loading_since or now
+        elif self._loading_since is not None and self.model.opened is not None:
+            self.load_s = max(self.load_s, self.model.opened.loaded_at - self._loading_since)
+
+    async def batches(self, keepalive: float | None = None) -> AsyncIterator[list[Event]]:
+        """Everything, Finished last, all that is there at a time; [] after each `keepalive` seconds of
+        silence."""
+        ended = False
+        while not ended:
+            events: list[Event] = []
+            with suppress(TimeoutError):
+                async with asyncio.timeout(keepalive if self._queue.empty() else None):
+                    events.append(await self._queue.get())
+            while not self._queue.empty():
+                events.append(self._queue.get_nowait())
+            ended = any(isinstance(event, Finished) for event in events)
+            yield events
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Everything one by one, Finished last."""
+        async for batch in self.batches():
+            for event in batch:
+                yield event
 
     def summary(self) -> dict[str, Any]:
         """A row of `/v1/requests`."""

@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -21,7 +21,7 @@ from exocli.errors import ExoError, from_dict
 from exocli.server.body import ClientGone
 from exocli.server.problems import body_of, encode
 from exocli.server.requests import Running, receipt_of
-from exocli.types import Event, Finished, Progress, Reasoning, Request, Started, Status, Text, ToolCall, Usage
+from exocli.types import Event, Finished, Progress, Reasoning, Request, Status, Text, ToolCall, Usage
 
 T = TypeVar("T")
 
@@ -30,7 +30,8 @@ T = TypeVar("T")
 class Call:
     """What an API's request asks for. `request` has neither id nor model name yet; `timeout` in seconds;
     `keep_alive` in seconds, None = as it is; `empty`: nothing to answer, only load (or unload);
-    `echo`: the reply begins with the prompt; `encoding`: how vectors are written."""
+    `echo`: the reply begins with the prompt; `encoding`: how vectors are written; `one_tool_call`: of
+    several calls only the first is wanted; `mirrored`: what the response repeats of the request."""
 
     request: Request
     model: str | None
@@ -42,6 +43,8 @@ class Call:
     empty: bool = False
     echo: bool = False
     encoding: Literal["float", "base64"] = "float"
+    one_tool_call: bool = False
+    mirrored: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -157,34 +160,33 @@ DONE = sse(b"[DONE]")
 
 
 async def frames(running: Running, reply: Reply, keepalive: float) -> AsyncIterator[bytes]:
-    """A reply as bytes, from the first event to the end marker."""
-    async for event in running.events(keepalive):
-        match event:
-            case None:
-                yield reply.keepalive()
-            case Started() | Text() | Reasoning() | ToolCall():
-                for frame in reply.on(event):
-                    yield frame
-            case Progress():
-                shown = reply.progress(event) if reply.call.return_progress else reply.status(event)
-                for frame in shown:
-                    yield frame
-            case Status():
-                for frame in reply.status(event):
-                    yield frame
-            case Finished(error=error) if error is not None:
-                for frame in reply.failed(from_dict(error)):
-                    yield frame
-            case Finished():
-                for frame in reply.on(event):
-                    yield frame
+    """A reply as bytes, from the first event to the end marker; one write for all that is there."""
+    async for events in running.batches(keepalive):
+        if data := b"".join(frame for event in events for frame in _frames_of(event, reply)):
+            yield data
+        elif not events:
+            yield reply.keepalive()
 
 
-async def collect(running: Running) -> Collected:
+def _frames_of(event: Event, reply: Reply) -> Iterator[bytes]:
+    match event:
+        case Progress() if reply.call.return_progress:
+            yield from reply.progress(event)
+        case Progress() | Status():
+            yield from reply.status(event)
+        case ToolCall(index=index) if index > 0 and reply.call.one_tool_call:
+            return
+        case Finished(error=error) if error is not None:
+            yield from reply.failed(from_dict(error))
+        case _:
+            yield from reply.on(event)
+
+
+async def collect(running: Running, one_tool_call: bool = False) -> Collected:
     collected = Collected()
     async for event in running.events():
-        assert event is not None
-        collected.add(event)
+        if not (one_tool_call and isinstance(event, ToolCall) and event.index > 0):
+            collected.add(event)
     return collected
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -121,6 +122,10 @@ def test_loading_can_be_cancelled_and_waited_for_by_several(home: Path):
             one.join(10)
         assert CHAT.read_stream(first.answer.content)[1:3] == ("length", True)
         assert OLLAMA_CHAT.read_stream(second.answer.content)[0] == "second"
+        waited = json.loads(second.answer.text.splitlines()[-1])["load_duration"] / 1e9
+        assert 0.5 < waited < 10, "the load took a second, and it came early in it"
+        again = serving.post("/api/generate", {"prompt": "hi", "stream": False}).json()
+        assert again["load_duration"] == 0
 
 
 def test_several_models_idle_unload_and_keep_alive(home: Path):
