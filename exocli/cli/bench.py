@@ -28,9 +28,9 @@ from exocli.cli.render import Globals, pass_globals
 @model_option
 @backend_option
 @engine_options
-@option("--rounds", type=Count(min=1), default=5, show_default=True, help="Rounds to compare.")
-@option("--cancels", type=Count(min=0), default=60, show_default=True, help="Cancels to time.")
-@option("--requests", type=Count(min=0), default=200, show_default=True, help="For the memory.")
+@option("--rounds", metavar="N", type=Count(min=1), default=5, show_default=True, help="Rounds to compare.")
+@option("--cancels", metavar="N", type=Count(min=0), default=60, show_default=True, help="Cancels to time.")
+@option("--requests", metavar="N", type=Count(min=0), default=200, show_default=True, help="For the memory.")
 @option("--serve", is_flag=True, help='Measure what "exo serve" costs instead.')
 @option("--peer", metavar="COMMAND", help="With --serve: another server of this model; {port} is its port.")
 @option("--peer-model", metavar="NAME", default="default_model", help="What the peer calls the model.")

@@ -39,6 +39,7 @@ DEFAULT_PORT = 52415
 @option(
     "--port",
     type=Count(0, 65535),
+    metavar="N",
     default=DEFAULT_PORT,
     show_default=True,
     help="The port; 0 takes a free one.",
