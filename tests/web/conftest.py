@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, CDPSession, Page, expect, sync_playwright
 
 from tests.server.serving import Serving
 
@@ -25,6 +25,8 @@ FLAGS = [
     "--disable-sync",
 ]
 Open = Callable[..., Page]
+
+expect.set_options(timeout=15_000)  # how long a busy machine may take to paint
 
 
 @pytest.fixture(scope="package")
@@ -79,8 +81,14 @@ def person(browser: Browser) -> Iterator[BrowserContext]:
     context.close()
 
 
+@pytest.fixture(scope="package")
+def broom(person: BrowserContext) -> CDPSession:
+    """An empty page's, which stays when the others are closed."""
+    return person.new_cdp_session(person.new_page())
+
+
 @pytest.fixture
-def context(person: BrowserContext) -> Iterator[BrowserContext]:
+def context(person: BrowserContext, broom: CDPSession) -> Iterator[BrowserContext]:
     """What its pages keep is forgotten after the test, and none of them may err or reach elsewhere."""
     wrong: list[str] = []
     listeners: dict[str, Callable[[Any], None]] = {
@@ -91,13 +99,16 @@ def context(person: BrowserContext) -> Iterator[BrowserContext]:
     for event, listener in listeners.items():
         person.on(event, listener)  # type: ignore[call-overload]
     yield person
-    for page in person.pages:
-        origin = page.evaluate("location.origin")
-        kept = {"origin": origin, "storageTypes": "indexeddb,local_storage"}
-        person.new_cdp_session(page).send("Storage.clearDataForOrigin", kept)
+    _, *pages = person.pages
+    origins = {page.evaluate("location.origin") for page in pages}
+    for page in pages:
         page.close()
     for event, listener in listeners.items():
         person.remove_listener(event, listener)
+    # Only now: a page that leaves keeps something.
+    for origin in origins:
+        kept = {"origin": origin, "storageTypes": "indexeddb,local_storage"}
+        broom.send("Storage.clearDataForOrigin", kept)
     assert wrong == []
 
 

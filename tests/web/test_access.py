@@ -50,7 +50,7 @@ def test_axe_finds_nothing_serious(page: Page, packages: Path, width: int, schem
     ask(page, script(["reasoning", "Hmm."], ["text", "Yes."]))
     page.locator(".reasoning summary").last.click()
     ask(page, "refuse")
-    send(page, "slow " * 100)
+    send(page, "slow " * 600)
     expect(page.locator(".numbers")).to_contain_text("left")
     assert violations(page, packages) == [], "reading"
     for name in ("Settings of this chat", "Requests on the server"):
@@ -63,7 +63,9 @@ def test_axe_finds_nothing_serious(page: Page, packages: Path, width: int, schem
         assert violations(page, packages) == [], "drawer"
         page.keyboard.press("Escape")
         assert page.evaluate("document.documentElement.scrollWidth") == 360
-    button(page).click()
+    wait_busy(page)
+    page.keyboard.press("Escape")
+    wait_idle(page)
 
 
 def test_all_of_it_by_keyboard(page: Page, serving: Serving):

@@ -107,6 +107,38 @@ def test_edit_and_regenerate(page: Page):
     expect(page.locator(".message")).to_have_count(2)
 
 
+def test_an_edit_that_was_stopped_before_the_first_word_takes_nothing_away(page: Page, serving: Serving):
+    ask(page, "first words")
+    ask(page, "second words")
+    page.locator(".message.user").first.get_by_role("button", name="Edit").click()
+    page.get_by_label("Edit this message").fill("slow " * 400)
+    page.get_by_role("button", name="Send again").click()
+    expect(page.locator(".numbers")).to_contain_text("of 400 tokens")
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
+    page.keyboard.press("Escape")
+    wait_idle(page)
+    serving.wait_idle(5.0)
+    shown = page.locator(".message .body")
+    expect(shown).to_have_text(["first words", "first words", "second words", "second words"])
+    expect(page.locator("#title")).to_have_text("first words")
+    expect(page.get_by_label("Message", exact=True)).to_have_value(("slow " * 400).strip())
+
+
+def test_one_reply_at_a_time(page: Page):
+    ask(page, "first words")
+    send(page, "on forever ")
+    wait_said(page, 10)
+    page.locator(".message.user").first.get_by_role("button", name="Edit").click()
+    page.get_by_role("button", name="Send again").click()
+    expect(page.locator("#toast")).to_have_text("A reply is on its way. Cancel it first.")
+    wait_busy(page)
+    page.keyboard.press("Escape")
+    wait_idle(page)
+    page.get_by_role("button", name="Send again").click()
+    wait_idle(page)
+    expect(page.locator(".message .body")).to_have_text(["first words", "first words"])
+
+
 def test_a_stopped_reply_is_kept_and_gone_on_with(page: Page, serving: Serving):
     send(page, "around and forever ")
     wait_said(page, 20)
@@ -207,7 +239,10 @@ def test_a_draft_outlives_a_reload(page: Page, tmp_path: Path):
 
 
 def test_a_draft_outlives_a_reload_that_is_faster_than_the_database(page: Page):
-    page.evaluate("IDBObjectStore.prototype.put = () => ({})")  # a write that never ends
+    page.evaluate(  # writes that never end
+        "() => { const store = { put: () => ({}) };"
+        " IDBDatabase.prototype.transaction = () => ({ objectStore: () => store, commit() {} }) }"
+    )
     page.get_by_label("Message", exact=True).fill("half a thou")
     page.reload()
     expect(page.get_by_label("Message", exact=True)).to_have_value("half a thou")

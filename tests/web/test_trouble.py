@@ -138,3 +138,81 @@ def test_a_cancel_that_the_server_has_not_heard_of(page: Page, context: BrowserC
     page.unroute("**/v1/chat/completions")
     assert ask(page, "sent") == "sent"
     assert serving.requests() == []
+
+
+def test_a_server_that_goes_silent(web_home: Path, open_page: Open):
+    """It is stopped, so its connections stay open and nothing comes; the page's clock is turned on."""
+    with Serving(web_home, "-o", "pace_s=0.01") as server:
+        page = open_page(server)
+        page.clock.install()
+        send(page, LONG)
+        wait_said(page, 30)
+        os.killpg(server.process.pid, signal.SIGSTOP)
+        try:
+            page.clock.run_for(60_000)
+            wait_idle(page)
+            expect(page.locator("[data-state=broken] .note")).to_contain_text("silent")
+            assert len(said(page)) > 20
+        finally:
+            os.killpg(server.process.pid, signal.SIGCONT)
+        server.wait_idle(5.0)
+        expect(page.get_by_role("button", name="Go on")).to_be_visible()
+
+
+SLOW_DATABASE = """
+  Object.defineProperty(IDBOpenDBRequest.prototype, "onsuccess", {
+    set(done) { this.addEventListener("success", () => setTimeout(done, 1000)) },
+  });
+"""
+
+
+def test_who_is_faster_than_the_database_loses_nothing(page: Page, context: BrowserContext):
+    """Enter and a click while the page still waits for its conversation."""
+    ask(page, "the first chat")
+    quick = context.new_page()
+    quick.add_init_script(SLOW_DATABASE)
+    quick.goto(page.url)
+    quick.get_by_label("Message", exact=True).fill("typed early")
+    quick.keyboard.press("Enter")
+    quick.get_by_role("button", name="Settings of this chat").click()
+    expect(quick.get_by_role("dialog")).to_be_visible()
+    quick.keyboard.press("Escape")
+    expect(quick.get_by_label("Message", exact=True)).to_have_value("typed early")
+    expect(quick.locator(".message .body").first).to_have_text("the first chat")
+    button(quick).click()
+    expect(replies(quick).last.locator(".body")).to_have_text("typed early")
+
+
+def test_a_browser_that_keeps_nothing_still_chats(context: BrowserContext, serving: Serving):
+    """As with all site data blocked: each kind of storage throws."""
+    page = context.new_page()
+    page.add_init_script(
+        "for (const name of ['localStorage', 'sessionStorage', 'indexedDB'])"
+        " Object.defineProperty(window, name, { get() { throw new DOMException('off', 'SecurityError') } })"
+    )
+    page.goto(serving.url)
+    assert ask(page, "hello there") == "hello there"
+    expect(page.locator("#toast")).to_contain_text("does not keep the conversation")
+    page.get_by_role("button", name="Light or dark").click()
+    page.get_by_role("button", name="Settings of this chat").click()
+    page.get_by_label("Token limit").fill("1")
+    page.keyboard.press("Escape")
+    assert ask(page, "and again") == "and"
+
+
+FULL = """() => {
+  const put = IDBObjectStore.prototype.put;
+  IDBTransaction.prototype.commit = () => {};
+  IDBObjectStore.prototype.put = function (value) {
+    const asked = put.call(this, value);
+    asked.addEventListener("success", () => asked.transaction.abort());
+    return asked;
+  };
+}"""
+"""A quota shows at the end of a transaction, not when the data is handed over."""
+
+
+def test_a_full_disk_is_told(page: Page):
+    page.evaluate(FULL)
+    assert ask(page, "hello there") == "hello there"
+    expect(page.locator("#toast")).to_contain_text("storage is off or full")

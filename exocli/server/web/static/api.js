@@ -2,6 +2,7 @@
 // and travels in a header, never in an address.
 
 const KEY = "exo.key";
+let key = null;
 let asking = null;
 let ask = async () => null;
 
@@ -26,21 +27,33 @@ export class Unreachable extends Error {
   }
 }
 
+try {
+  key = sessionStorage.getItem(KEY);
+} catch {
+  // Storage is off: the key is asked for again after a reload.
+}
+
 async function keyAgain(used) {
-  if (sessionStorage.getItem(KEY) !== used) return true; // another call has asked meanwhile
+  if (key !== used) return true; // another call has asked meanwhile
   asking ??= ask(used !== null).finally(() => {
     asking = null;
   });
-  const key = await asking;
-  if (key) sessionStorage.setItem(KEY, key);
-  return Boolean(key);
+  const given = await asking;
+  if (!given) return false;
+  key = given;
+  try {
+    sessionStorage.setItem(KEY, key);
+  } catch {
+    // As above.
+  }
+  return true;
 }
 
 /** fetch, with the key. Throws ApiError, Unreachable, AbortError. */
 export async function call(path, { headers = {}, ...options } = {}) {
   for (;;) {
-    const key = sessionStorage.getItem(KEY);
-    const auth = key ? { Authorization: `Bearer ${key}` } : {};
+    const used = key;
+    const auth = used ? { Authorization: `Bearer ${used}` } : {};
     let response;
     try {
       response = await fetch(path, { ...options, headers: { ...headers, ...auth }, cache: "no-store" });
@@ -49,7 +62,7 @@ export async function call(path, { headers = {}, ...options } = {}) {
       throw new Unreachable();
     }
     if (response.ok) return response;
-    if (response.status === 401 && (await keyAgain(key))) continue;
+    if (response.status === 401 && (await keyAgain(used))) continue;
     const found = await response.json().catch(() => ({}));
     const message = found.error?.message ?? `The server answers ${response.status}.`;
     throw new ApiError(response.status, message, found.error?.code);

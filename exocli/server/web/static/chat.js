@@ -51,13 +51,20 @@ export class Chat extends EventTarget {
     });
   }
 
-  /** Ask an earlier message anew, in other words; what came after it goes. */
+  /** Ask an earlier message anew, in other words; what came after it goes. Stopped before the first word,
+   *  all of it is back. */
   edit(id, text) {
-    const at = this.record.messages.findIndex((turn) => turn.id === id);
-    this.record.messages.splice(at + 1);
-    this.record.messages[at] = { ...this.record.messages[at], text };
+    const { title, messages } = this.record;
+    const at = messages.findIndex((turn) => turn.id === id);
+    const question = { ...messages[at], text };
+    this.record.messages = [...messages.slice(0, at), question];
     if (at === 0 && !this.record.named) this.record.title = titleOf(this.record);
-    return this.#answer(this.#fresh(), {});
+    return this.#answer(this.#fresh(), {
+      undo: () => {
+        Object.assign(this.record, { title, messages });
+        this.#tell("taken-back", question);
+      },
+    });
   }
 
   /** Another reply to the last message. Stopped before its first word, the old one is back. */
@@ -146,8 +153,9 @@ export class Chat extends EventTarget {
   #end(reply, state, note) {
     Object.assign(reply, { state, note });
     this.live = null;
-    this.save();
+    const saved = this.save();
     this.#tell();
+    return saved;
   }
 
   /** Stops the reply. The page is free at once; the server's receipt is added when it comes. */
@@ -193,7 +201,7 @@ export class Chat extends EventTarget {
   leave() {
     if (!this.live || this.live.elsewhere) return;
     const { id, text, reasoning } = this.last;
-    store.leave(id, { text, reasoning });
+    store.leave(this.record.id, { id, text, reasoning });
     this.save();
     this.live = null; // the stream breaks now, and that is no news: the next page finds out what became of it
   }
@@ -213,9 +221,11 @@ export class Chat extends EventTarget {
     this.live = null;
     await this.reload();
     if (this.last?.state === "live") {
-      Object.assign(this.last, store.left(this.last.id));
+      const left = store.left(this.record.id);
+      if (left?.id === this.last.id) Object.assign(this.last, left);
       const state = this.last.text || this.last.reasoning ? "broken" : "failed";
-      this.#end(this.last, state, "The page was closed or reloaded while this reply was on its way.");
+      await this.#end(this.last, state, "The page was closed or reloaded while this reply was on its way.");
+      store.forget(this.record.id);
     }
   }
 
@@ -229,7 +239,7 @@ export class Chat extends EventTarget {
 
   /** What another tab has written here. → whether the conversation is still there. */
   async reload() {
-    const found = await store.load(this.record.id);
+    const found = await store.load(this.record.id).catch(() => this.record);
     if (found && !(this.live && !this.live.elsewhere)) {
       this.record = found;
       if (this.live?.elsewhere && this.last?.state !== "live") this.live = null;

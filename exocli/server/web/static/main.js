@@ -19,9 +19,9 @@ let chat = null;
 
 const composer = new Composer({ send, cancel: () => stop() });
 const transcript = new Transcript({
-  edit: (id, text) => chat.live || chat.edit(id, text),
-  again: () => chat.live || chat.again(),
-  proceed: () => chat.live || chat.proceed(),
+  edit: (id, text) => asked(() => chat.edit(id, text)),
+  again: () => asked(() => chat.again()),
+  proceed: () => asked(() => chat.proceed()),
 });
 const sidebar = new Sidebar({ open: go, rename, remove });
 
@@ -67,7 +67,8 @@ function follow(made) {
       toast(`Stopped after reading ${number(processed)} of ${number(total)} tokens.`);
     }
   });
-  made.addEventListener("unsaved", () => toast("This browser does not keep the conversation: its storage is off or full."));
+  const unkept = () => toast("This browser does not keep the conversation: its storage is off or full.");
+  made.addEventListener("unsaved", unkept, { once: true });
   return made;
 }
 
@@ -94,9 +95,22 @@ async function send(text, files) {
   await sent;
 }
 
+/** One reply at a time: an edit, a retry or a going on waits for the end of the one on its way. */
+function asked(anew) {
+  if (chat.live) return toast("A reply is on its way. Cancel it first.");
+  transcript.following = true;
+  anew();
+  toBox();
+}
+
 function stop() {
   chat.cancel();
-  $("input").focus();
+  toBox();
+}
+
+/** On a phone the focus would open the keyboard over what one reads. */
+function toBox() {
+  if (!matchMedia("(pointer: coarse)").matches) $("input").focus();
 }
 
 // -------------------------------------------------------------------------------- conversations
@@ -117,8 +131,10 @@ function list() {
 }
 
 async function rename(id, title) {
-  const one = chats.get(id) ?? new Chat(await store.load(id));
-  Object.assign(one.record, { title, named: true });
+  const record = chats.get(id)?.record ?? (await store.load(id).catch(() => null));
+  if (!record) return list(); // another tab has removed it
+  const one = chats.get(id) ?? new Chat(record);
+  Object.assign(record, { title, named: true });
   await one.save();
   change();
   list();
@@ -128,7 +144,7 @@ async function remove(id) {
   const one = chats.get(id);
   one?.cancel();
   chats.delete(id);
-  await store.remove(id);
+  await store.remove(id).catch(() => toast("This browser could not remove the chat: its storage fails."));
   if (chat.record.id === id) go("");
   else list();
 }
@@ -166,10 +182,12 @@ $("model").addEventListener("change", () => {
   chat.record.settings.model = $("model").value;
   settled();
 });
-$("new").addEventListener("click", () => {
-  go("");
-  $("input").focus();
-});
+for (const id of ["new", "new-here"]) {
+  $(id).addEventListener("click", () => {
+    go("");
+    $("input").focus();
+  });
+}
 $("settings-button").addEventListener("click", () => openSettings(chat.record.settings, settled));
 $("requests-button").addEventListener("click", openRequests);
 $("theme").addEventListener("click", () => {
@@ -177,7 +195,7 @@ $("theme").addEventListener("click", () => {
     (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
   const theme = dark ? "light" : "dark";
   document.documentElement.dataset.theme = theme;
-  localStorage.setItem("exo.theme", theme);
+  store.rememberTheme(theme);
   announce(`${theme} colours`);
 });
 
@@ -204,6 +222,7 @@ api.onKeyNeeded((refused) =>
 );
 
 await show();
+for (const part of document.querySelectorAll("[inert]")) part.inert = false; // a click before had no chat to act on
 $("input").focus();
 fillModels();
 markdown.load().then(() => transcript.rewrite());

@@ -3,7 +3,7 @@
 
 import { copy, h, number, visible } from "./dom.js";
 import * as markdown from "./markdown.js";
-import { prefillLine, speed } from "./progress.js";
+import { dotted, prefillLine, speed } from "./progress.js";
 import { withFiles } from "./prompt.js";
 
 const LONG = 1500;
@@ -34,7 +34,7 @@ export class QuestionView {
   }
 
   edit() {
-    const area = h("textarea", { "aria-label": "Edit this message", dir: "auto", rows: "4" });
+    const area = h("textarea", { "aria-label": "Edit this message", dir: "auto" });
     area.value = this.turn.text;
     const close = () => {
       const { turn } = this;
@@ -180,6 +180,7 @@ export class ReplyView {
 function statistics({ prompt, cached, written, perSecond }) {
   const parts = [`${number(written)} tokens`];
   if (perSecond) parts.push(`${speed(perSecond)} tokens/s`);
-  parts.push(`${number(prompt)} read${cached ? `, ${number(cached)} of them from the cache` : ""}`);
-  return parts.join(" · ");
+  parts.push(`${number(prompt)} read`);
+  if (cached) parts.push(`${number(cached)} of them from the cache`);
+  return dotted(parts);
 }

@@ -21,15 +21,18 @@ export class Rate {
   }
 }
 
-/** "1,024 of 3,400 tokens · 180 tokens/s · 13 s left · 30 % from the cache" */
+/** "1,024 of 3,400 tokens · 180 tokens/s · 13 s left · 30 % from the cache"; on a phone it breaks at the dots. */
 export function prefillLine({ processed, total, cached }, perSecond) {
   const parts = [`${number(processed)} of ${number(total)} tokens`];
   if (perSecond > 0) {
     parts.push(`${speed(perSecond)} tokens/s`, `${duration((total - processed) / perSecond)} left`);
   }
   if (cached > 0) parts.push(`${Math.round((100 * cached) / total)} % from the cache`);
-  return parts.join(" · ");
+  return dotted(parts);
 }
+
+/** Joined; a line ends only between two parts. */
+export const dotted = (parts) => parts.map((part) => part.replaceAll(" ", "\u00a0")).join(" · ");
 
 export const speed = (perSecond) => (perSecond < 10 ? perSecond.toFixed(1) : number(perSecond));
 

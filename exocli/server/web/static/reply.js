@@ -1,12 +1,12 @@
 // One reply on its way: the chat route's stream, as events. Knows nothing of the page.
 
 import { ApiError, call, Unreachable } from "./api.js";
-import { events } from "./sse.js";
+import { events, Silent } from "./sse.js";
 
 /** The stream ended before the reply did. */
 export class Broken extends Error {
-  constructor() {
-    super("The connection to the server broke off.");
+  constructor(silent = false) {
+    super(silent ? "The server has gone silent, or the network to it." : "The connection to the server broke off.");
   }
 }
 
@@ -37,6 +37,7 @@ export async function* replyTo(body, id, signal) {
     }
   } catch (error) {
     if (error instanceof ApiError || error.name === "AbortError") throw error;
+    if (error instanceof Silent) throw new Broken(true);
     throw error instanceof TypeError || error instanceof SyntaxError ? new Broken() : error;
   }
   throw new Broken();

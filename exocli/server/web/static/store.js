@@ -20,13 +20,14 @@ function open() {
   return opening;
 }
 
+/** Ends when the data is kept, not when it was handed over: a full disk shows only then. */
 async function run(store, mode, what) {
   const transaction = (await open()).transaction(store, mode);
   const request = what(transaction.objectStore(store));
   transaction.commit(); // a page that leaves cannot do so later
   return new Promise((resolve, reject) => {
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error);
+    transaction.oncomplete = () => resolve(request.result);
+    transaction.onabort = () => reject(transaction.error);
   });
 }
 
@@ -48,6 +49,8 @@ export async function save(record) {
 export async function remove(id) {
   await run("conversations", "readwrite", (store) => store.delete(id));
   await run("drafts", "readwrite", (store) => store.delete(id));
+  forget(id);
+  forget(DRAFT + id);
   channel.postMessage(id);
 }
 
@@ -63,37 +66,41 @@ export function saveDraft(id, text, files) {
   return run("drafts", "readwrite", (store) => store.put({ id, text, files }));
 }
 
-const LEFT = "exo.left.";
+const LEFT = "left.";
+export const DRAFT = "draft.";
 
-/** What a reply or a draft had when its page went away: a page that leaves has no time for the database. */
-export function leave(id, what) {
-  try {
-    localStorage.setItem(LEFT + id, JSON.stringify(what));
-  } catch {
-    // Full or off: what was saved last stands.
-  }
-}
+/** What a conversation's reply, or its draft (DRAFT + id), had when its page went away: a page that leaves
+ *  has no time for the database. */
+export const leave = (id, what) => write(LEFT + id, what);
 
-/** The same, once; or null. */
-export function left(id) {
-  try {
-    const found = localStorage.getItem(LEFT + id);
-    localStorage.removeItem(LEFT + id);
-    return JSON.parse(found);
-  } catch {
-    return null;
-  }
-}
+/** The same, or null. It stays until `forget`, for a page that is left again before the database has it. */
+export const left = (id) => read(LEFT + id);
+
+export const forget = (id) => write(LEFT + id, null);
 
 /** Small choices that new chats begin with. */
-export function remembered() {
+export const remembered = () => read("settings") ?? {};
+
+export const remember = (settings) => write("settings", settings);
+
+/** theme.js reads it before the first paint. */
+export const rememberTheme = (theme) => write("theme", theme);
+
+// -------------------------------------------------------------------------------- localStorage
+
+function read(name) {
   try {
-    return JSON.parse(localStorage.getItem("exo.settings")) ?? {};
+    return JSON.parse(localStorage.getItem(`exo.${name}`));
   } catch {
-    return {};
+    return null; // off, or not ours
   }
 }
 
-export function remember(settings) {
-  localStorage.setItem("exo.settings", JSON.stringify(settings));
+function write(name, value) {
+  try {
+    if (value === null) localStorage.removeItem(`exo.${name}`);
+    else localStorage.setItem(`exo.${name}`, JSON.stringify(value));
+  } catch {
+    // Full or off: what was written last stands.
+  }
 }

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   try {
-    const chosen = localStorage.getItem("exo.theme");
+    const chosen = JSON.parse(localStorage.getItem("exo.theme"));
     if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
   } catch {
     // Storage is off: the system's choice stands.
