@@ -103,6 +103,28 @@ async def test_a_pooled_connection_that_was_closed_is_replaced(tmp_path: Path):
         assert sum(a.path == CHAT for a in up.asked) == 3
 
 
+async def test_a_pooled_connection_that_breaks_late_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The server had the request for a while, and may have died of it."""
+    monkeypatch.setattr(client_module, "STALE_S", 0.05)
+
+    async def script(asked: Asked, connection: Connection) -> None:
+        if sum(a.path == CHAT for a in up.asked) == 1:
+            body = b'{"choices": [{"message": {"content": "one"}, "finish_reason": "stop"}]}'
+            await connection.whole(200, body, keep=True)
+        else:
+            await asyncio.sleep(0.1)
+            connection.reset()
+
+    async with Upstream({CHAT: script}) as up, opened(up.url, tmp_path) as engine:
+        assert (await ask(engine)).text == "one"
+        before = up.connections
+        assert "broke off" in (await ask(engine)).error["message"]
+        assert up.connections == before, "it was the pooled one"
+        assert sum(a.path == CHAT for a in up.asked) == 2
+
+
 async def test_a_fresh_connection_that_breaks_is_not_tried_again(tmp_path: Path):
     async def script(asked: Asked, connection: Connection) -> None:
         connection.reset()

@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ WRITE_S = 60.0
 POOL = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=4.0)
 """Idle connections are given up before common servers (5 s and more) close them under us."""
 BACKOFF_S = 0.2
+STALE_S = 2.0
+"""How soon a connection that the server had closed while it was idle shows it. What breaks later, or is new,
+may have begun the request."""
 MAX_ERROR_BODY = 64 * 1024
 
 
@@ -125,6 +129,7 @@ class Client:
                 fresh = fresh or event.startswith("connection.connect")
 
             sent = {"Authorization": f"Bearer {self.key.value}"} if self.key.value else {}
+            began = time.monotonic()
             request = self._http.build_request(
                 method, url, json=data, headers={**sent, **headers}, extensions={"trace": trace}
             )
@@ -135,7 +140,7 @@ class Client:
                 again = attempt < self._retries and not _is_trust(error)
             except httpx.HTTPError as error:
                 problem = self.broken(error, url)
-                again = not fresh and attempt == 0
+                again = not fresh and attempt == 0 and time.monotonic() - began < STALE_S
             if not again:
                 raise problem
             await asyncio.sleep(BACKOFF_S * 2**attempt)
