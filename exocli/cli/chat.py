@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from exocli import config
-from exocli.cli import context, plugin_commands, pulling, signals
+from exocli.cli import context, plugin_commands, pulling, render, signals
 from exocli.cli.params import (
     backend_option,
     engine_options,
@@ -176,5 +176,5 @@ def _greet(view: View, chosen: context.Choice, conversation: Conversation) -> No
 
 def _about(chosen: context.Choice, session: Session) -> str:
     state = "loaded" if session.loaded else "loading" if session.loading else "not loaded"
-    facts = "".join(f"\n  {name}: {value}" for name, value in session.facts.items())
-    return f"{chosen.model} on {chosen.backend} ({chosen.why}), {state}{facts}"
+    said = f"{chosen.model} on {chosen.backend} ({chosen.why}), {state}"
+    return "\n  ".join([said, *render.fact_texts(session.facts)])

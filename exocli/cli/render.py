@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -71,6 +71,22 @@ def size_text(count: int) -> str:
             return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} TB"
+
+
+def fact_texts(facts: Mapping[str, Any]) -> list[str]:
+    """What an engine says of itself, for a person: `context: 8192`, `weight: 538 MB`; what is not there is
+    left out."""
+    texts = []
+    for name, value in facts.items():
+        words = name.split("_")
+        if "bytes" in words and isinstance(value, int):
+            words.remove("bytes")
+            value = size_text(value)
+        if isinstance(value, (list, tuple)):
+            value = ", ".join(map(str, value))
+        if value not in (None, "", {}):
+            texts.append(f"{' '.join(words)}: {value}")
+    return texts
 
 
 def asker() -> Callable[[str], bool] | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from exocli.cli import context, prompt_input, pulling, signals
+from exocli.cli import context, prompt_input, pulling, render, signals
 from exocli.cli.params import (
     Words,
     backend_option,
@@ -207,8 +207,8 @@ class _Run:
             loop.add_signal_handler(number, self._on_signal, number)
         try:
             finished = await self._answer()
-            if facts := ", ".join(f"{name} {value}" for name, value in self._session.facts.items()):
-                self._settings.detail(facts)
+            if facts := render.fact_texts(self._session.facts):
+                self._settings.detail(", ".join(facts))
         finally:
             self._cancel.cancel("ended")
             await self._session.close()
