@@ -22,6 +22,7 @@ from exocli.cli.params import (
     pull_option,
 )
 from exocli.cli.render import Globals, pass_globals
+from exocli.errors import UsageError
 
 
 @click.command()
@@ -30,9 +31,13 @@ from exocli.cli.render import Globals, pass_globals
 @engine_options
 @option("--rounds", metavar="N", type=Count(min=1), default=5, show_default=True, help="Rounds to compare.")
 @option("--cancels", metavar="N", type=Count(min=0), default=60, show_default=True, help="Cancels to time.")
-@option("--requests", metavar="N", type=Count(min=0), default=200, show_default=True, help="For the memory.")
+@option("--requests", metavar="N", type=Count(min=0), help="For the memory: 200, with --serve 1000.")
 @option("--serve", is_flag=True, help='Measure what "exo serve" costs instead.')
-@option("--peer", metavar="COMMAND", help="With --serve: another server of this model; {port} is its port.")
+@option(
+    "--peer",
+    metavar="COMMAND",
+    help="With --serve: another server of this model, at {port}; {model} is its folder.",
+)
 @option("--peer-model", metavar="NAME", default="default_model", help="What the peer calls the model.")
 @pull_option
 @json_option
@@ -44,7 +49,7 @@ def bench(
     pairs: tuple[str, ...],
     rounds: int,
     cancels: int,
-    requests: int,
+    requests: int | None,
     serve: bool,
     peer: str | None,
     peer_model: str,
@@ -52,19 +57,23 @@ def bench(
     as_json: bool,
 ) -> None:
     """Measure a backend with a model: speed, cancel latency, memory, and what exo itself costs."""
+    if peer and not serve:
+        raise UsageError("--peer is compared with what --serve measures: give both.")
     chosen = context.choose(model, backend, pairs)
-    session = chosen.session(pulling.ensure(chosen, settings, yes=pull))
+    path = pulling.ensure(chosen, settings, yes=pull)
+    session = chosen.session(path)
     if serve:
         from exocli.server import bench as serving
 
-        flags = ["-m", chosen.model, "-b", chosen.backend]
-        load = serving.Plan(rounds=rounds, requests=requests)
-        other = shlex.split(peer) if peer else None
-        work = serving.measure(session, flags, load, settings.note, other, peer_model)
+        flags = ["-m", chosen.model, "-b", chosen.backend, *(flag for pair in pairs for flag in ("-o", pair))]
+        load = serving.Plan(rounds=rounds, requests=1000 if requests is None else requests)
+        command = [part.replace("{model}", path) for part in shlex.split(peer)] if peer else None
+        other = serving.Peer(command=command, model=peer_model) if command else None
+        work = serving.measure(session, flags, load, settings.note, other)
     else:
         from exocli import benchmarks
 
-        plan = benchmarks.Plan(rounds=rounds, cancels=cancels, requests=requests)
+        plan = benchmarks.Plan(rounds=rounds, cancels=cancels, requests=200 if requests is None else requests)
         work = benchmarks.measure(session, plan, settings.note)
     report = asyncio.run(work)
     if as_json:

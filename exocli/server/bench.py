@@ -1,210 +1,176 @@
-"""What serving costs: the same load through HTTP and through a bare Session, in turns, in one run.
+"""What serving costs: the same load on one engine through HTTP and through its bare Session, in turns.
 
-Also how soon a short request is served after a client left a long prefill, and what a thousand requests
-leave in memory. A peer (another server of the same model) gets the same load, side by side.
+Then a real `exo serve`: what a thousand requests leave in memory, and how soon a short request is served
+after a client left a long prefill. A peer (another server of the same model) gets the same, side by side.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
-import os
 import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from asyncio import gather
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import httpx
-
-from exocli.errors import ExoError, from_dict
+from exocli.errors import ExoError
 from exocli.runtime.session import Session
-from exocli.types import Finished, Message, Reasoning, Request, Text
+from exocli.server import listen, run
+from exocli.server.access_log import AccessLog
+from exocli.server.app import build
+from exocli.server.hub import Served
+from exocli.server.load import (
+    One,
+    Round,
+    client_of,
+    first_after_leaving,
+    first_token,
+    run_round,
+    through_http,
+    through_session,
+)
+from exocli.server.settings import Settings
 
 Note = Callable[[str], None]
 START_S = 120.0
 """How long a server may take to listen."""
-CUT_S = 1.0
-"""How far into its prefill the client of the long request leaves."""
+GIVEN = "given: "
+AT_ONCE = 8
+"""Requests at a time while memory is watched."""
+SETTLED = 100
+"""Requests after which memory is taken as settled: what is made once is made, kept caches are full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """`rounds` pairs of (bare, HTTP) for each number of clients; lengths in words and tokens."""
+    """`rounds` pairs for each number of clients; lengths in words and tokens. `long_words` are about 2,000
+    tokens of the default model."""
 
     rounds: int = 5
     clients: tuple[int, ...] = (1, 8)
     words: int = 60
     reply_tokens: int = 48
-    long_words: int = 1500
-    cuts: int = 3
+    long_words: int = 860
+    cuts: int = 5
+    settle: int = SETTLED
     requests: int = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """Tokens a second over all clients, and the median time to the first token, in seconds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Another server: its command, with `{port}` where its port belongs, and what it calls the model. A line
+    of its output that begins with "given: " says what it was given beyond its defaults."""
 
-    tps: float
-    ttft: float
-
-
-def prompt(words: int, salt: str) -> str:
-    """About `words` words, different from the first one on, so that no kept prefix serves."""
-    lines = (f"{salt} {i}: the value of item {i} is {i * 37 % 101}." for i in range(words // 9 + 1))
-    return " ".join(lines) + " Go on with this list."
-
-
-# ------------------------------------------------------------------------------------------- the load
-
-One = Callable[[str, int], AsyncIterator[None]]
-"""(prompt, tokens) → nothing, once for each token of the reply."""
-
-
-def through_session(session: Session) -> One:
-    async def one(text: str, tokens: int) -> AsyncIterator[None]:
-        request = Request(messages=(Message(role="user", content=text),), max_tokens=tokens)
-        async for event in session.stream(request):
-            if isinstance(event, (Text, Reasoning)):
-                yield
-            elif isinstance(event, Finished) and event.error is not None:
-                raise from_dict(event.error)
-
-    return one
-
-
-def through_http(client: httpx.AsyncClient, model: str) -> One:
-    async def one(text: str, tokens: int) -> AsyncIterator[None]:
-        messages = [{"role": "user", "content": text}]
-        body = {"model": model, "messages": messages, "max_tokens": tokens, "stream": True, "temperature": 0}
-        async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
-            if answer.status_code != 200:
-                raise ExoError(f"The server answers {answer.status_code}: {(await answer.aread())[:200]!r}")
-            async for line in answer.aiter_lines():
-                if line.startswith("data: {") and _has_text(json.loads(line[6:])):
-                    yield
-
-    return one
-
-
-def _has_text(chunk: Mapping[str, Any]) -> bool:
-    if "error" in chunk:
-        raise ExoError(str(chunk["error"]))
-    delta = chunk["choices"][0].get("delta", {}) if chunk.get("choices") else {}
-    return bool(delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"))
-
-
-async def run_round(one: One, clients: int, plan: Plan, salt: str) -> Round:
-    begin = time.perf_counter()
-    firsts: list[float] = []
-
-    async def client(number: int) -> int:
-        count = 0
-        start = time.perf_counter()
-        async for _ in one(prompt(plan.words, f"{salt}-{number}"), plan.reply_tokens):
-            if count == 0:
-                firsts.append(time.perf_counter() - start)
-            count += 1
-        return count
-
-    counts = await asyncio.gather(*(client(number) for number in range(clients)))
-    seconds = time.perf_counter() - begin
-    return Round(sum(counts) / seconds, statistics.median(firsts) if firsts else 0.0)
-
-
-async def first_after_leaving(base_url: str, model: str, plan: Plan, salt: str) -> float:
-    """Seconds from a client's disconnect within a long prefill to the first token of a short request."""
-    long = prompt(plan.long_words, f"long {salt}")
-    async with client_of(base_url) as leaving, client_of(base_url) as staying:
-        one = through_http(leaving, model)(long, 8)
-        reading = asyncio.ensure_future(anext(aiter(one)))
-        await asyncio.sleep(CUT_S)
-        if reading.done():
-            raise ExoError("The long prompt was prefilled before its client left; give more long_words.")
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-        await leaving.aclose()
-        begin = time.perf_counter()
-        async for _ in through_http(staying, model)(f"{salt}: say hello.", 2):
-            return time.perf_counter() - begin
-    raise ExoError("The short request was answered with no token.")
-
-
-def client_of(base_url: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=base_url, timeout=httpx.Timeout(600, connect=10), trust_env=False)
-
-
-# ------------------------------------------------------------------------------------------ the report
+    command: Sequence[str]
+    model: str = "default_model"
 
 
 async def measure(
-    session: Session,
-    serve: Sequence[str],
-    plan: Plan,
-    note: Note,
-    peer: Sequence[str] | None = None,
-    peer_model: str = "default_model",
-    peer_env: Mapping[str, str] | None = None,
+    session: Session, serve: Sequence[str], plan: Plan, note: Note, peer: Peer | None = None
 ) -> dict[str, Any]:
-    """The whole report as plain data.
-
-    `serve` are the flags of an `exo serve` of the same model as `session`. `peer` is the command of
-    another server, with `{port}` where its port belongs; `peer_model` what it calls the model.
-    """
-    report: dict[str, Any] = {}
-    with server([sys.executable, "-m", "exocli", "serve", "--port", "{port}", *serve]) as (url, pid):
-        async with client_of(url) as http:
+    """The whole report as plain data. `serve` are the flags of an `exo serve` of the same model as
+    `session`, which is closed on the way: nothing else may run while latencies and memory are taken."""
+    report: dict[str, Any] = {"throughput": await _throughput(session, plan, note)}
+    command = [sys.executable, "-m", "exocli", "serve", "--port", "{port}", *serve]
+    with server(command) as started:
+        async with client_of(started.url) as http:
             model = (await http.get("/v1/models")).json()["data"][0]["id"]
             ours = through_http(http, model)
-            bare = through_session(session)
-            await run_round(ours, 1, plan, "warm")
-            await run_round(bare, 1, plan, "warm")
-            report["throughput"] = await _compare(bare, ours, plan, note, ("bare", "http"))
-            await session.close()  # nothing else may run while latencies and memory are taken
-            report["disconnect_to_next_token_s"] = await _cuts(url, model, plan, note)
-            report["memory"] = await _memory(ours, pid, plan, note)
+            report["memory"] = await _memory(ours, started.pid, plan, note)
+            report |= await _leaving(started.url, model, plan, note)
             if peer is not None:
-                with server(peer, peer_env) as (peer_url, _):
-                    report["peer"] = await _peer(ours, peer_url, peer_model, plan, note)
+                with server(peer.command) as other:
+                    found = await _peer(ours, other.url, peer.model, plan, note)
+                    report["peer"] = {"command": " ".join(peer.command), "given": other.given(), **found}
     return report
 
 
-async def _compare(a: One, b: One, plan: Plan, note: Note, names: tuple[str, str]) -> dict[str, Any]:
-    """Rounds in turns; the ratio is the median over pairs of neighbours."""
+async def _throughput(session: Session, plan: Plan, note: Note) -> dict[str, Any]:
+    """One engine for both ways, since two of the same differ by more than HTTP costs. Client, server and
+    bare session share this process, so what the client costs counts as the server's.
+
+    `http_ttft_ms` is measured within each request: its time to the first token less what the engine's
+    side took of it.
+    """
+    (listener,) = listen.listen("127.0.0.1", 0)
+    served = Served(name=session.model, key="", open=lambda concurrency: session, backend=session.spec.name)
+    own: list[float] = []
     found: dict[str, Any] = {}
-    for clients in plan.clients:
-        pairs: list[tuple[Round, Round]] = []
-        for number in range(plan.rounds):
-            note(f"{names[0]} and {names[1]}: {clients} clients, round {number + 1} of {plan.rounds}")
-            first = await run_round(a, clients, plan, f"{names[0]} {clients} {number}")
-            pairs.append((first, await run_round(b, clients, plan, f"{names[1]} {clients} {number}")))
-        found[f"clients_{clients}"] = {
-            f"{names[0]}_tps": round(statistics.median(x.tps for x, _ in pairs), 2),
-            f"{names[1]}_tps": round(statistics.median(y.tps for _, y in pairs), 2),
-            "ratio": round(statistics.median(y.tps / x.tps for x, y in pairs), 3),
-            "added_ttft_ms": round(1000 * statistics.median(y.ttft - x.ttft for x, y in pairs), 2),
-        }
+    app = build(Settings(), [served], AccessLog("text", False, lambda text: None))
+    requests = app.state.exo.requests
+
+    def first(name: str, seconds: float) -> None:
+        one = requests.running.get(name)
+        if one is not None and one.first_token is not None:
+            own.append(seconds - (one.first_token - one.started))
+
+    async with run.running(app, [listener]), client_of(listen.url_of(listener)) as http:
+        bare = through_session(session)
+        ours = through_http(http, session.model, first)
+        for one in (bare, ours):
+            await _round(one, 1, plan, "warm")
+        for clients in plan.clients:
+            own.clear()
+            figures = await _compare(bare, ours, clients, plan, note, ("bare", "http"))
+            figures["http_ttft_ms"] = round(1000 * statistics.median(own), 2) if own else None
+            found[f"clients_{clients}"] = figures
     return found
 
 
-async def _cuts(url: str, model: str, plan: Plan, note: Note) -> float:
-    times = []
-    for number in range(plan.cuts):
-        note(f"a client leaves its prefill: {number + 1} of {plan.cuts}")
-        times.append(await first_after_leaving(url, model, plan, f"cut {number}"))
-    return round(statistics.median(times), 3)
+async def _round(one: One, clients: int, plan: Plan, salt: str) -> Round:
+    return await run_round(one, clients, plan.words, plan.reply_tokens, salt)
+
+
+async def _compare(
+    a: One, b: One, clients: int, plan: Plan, note: Note, names: tuple[str, str]
+) -> dict[str, Any]:
+    """Rounds in turns, each time another first; the ratio is the median over pairs of neighbours."""
+    pairs: list[tuple[Round, Round]] = []
+    for number in range(plan.rounds):
+        note(f"{names[0]} and {names[1]}: {clients} clients, round {number + 1} of {plan.rounds}")
+        found: dict[str, Round] = {}
+        for name, one in ((names[0], a), (names[1], b))[:: 1 if number % 2 == 0 else -1]:
+            found[name] = await _round(one, clients, plan, f"{name} {clients} {number}")
+        pairs.append((found[names[0]], found[names[1]]))
+    return {
+        f"{names[0]}_tps": round(statistics.median(x.tps for x, _ in pairs), 2),
+        f"{names[1]}_tps": round(statistics.median(y.tps for _, y in pairs), 2),
+        "ratio": round(statistics.median(y.tps / x.tps for x, y in pairs), 3),
+        "added_ttft_ms": round(1000 * statistics.median(y.ttft - x.ttft for x, y in pairs), 2),
+    }
+
+
+async def _leaving(url: str, model: str, plan: Plan, note: Note) -> dict[str, Any]:
+    """After a client left a long prefill, and for comparison the same short request to an idle server."""
+    left, idle = [], []
+    async with client_of(url) as http:
+        for number in range(plan.cuts):
+            note(f"a client leaves its prefill: {number + 1} of {plan.cuts}")
+            idle.append(await first_token(http, model, f"idle {number}"))
+            left.append(await first_after_leaving(url, model, plan.long_words, f"cut {number}"))
+    return {
+        "disconnect_to_next_token_s": round(statistics.median(left), 3),
+        "idle_to_token_s": round(statistics.median(idle), 3),
+    }
 
 
 async def _peer(ours: One, url: str, model: str, plan: Plan, note: Note) -> dict[str, Any]:
     async with client_of(url) as http:
         theirs = through_http(http, model)
-        await run_round(theirs, 1, plan, "warm")
-        found = await _compare(theirs, ours, plan, note, ("peer", "ours"))
-        return {"throughput": found, "disconnect_to_next_token_s": await _cuts(url, model, plan, note)}
+        for one in (theirs, ours):
+            await _round(one, 1, plan, "warm")
+        throughput = {
+            f"clients_{clients}": await _compare(theirs, ours, clients, plan, note, ("peer", "ours"))
+            for clients in plan.clients
+        }
+    return {"throughput": throughput, **await _leaving(url, model, plan, note)}
 
 
 async def _memory(one: One, pid: int, plan: Plan, note: Note) -> dict[str, Any]:
@@ -212,19 +178,20 @@ async def _memory(one: One, pid: int, plan: Plan, note: Note) -> dict[str, Any]:
     left early; growth in percent."""
 
     async def short(number: int) -> None:
-        stream = one(f"{number}: a short one.", 4)
-        async for _ in stream:
-            if number % 2:
-                break
-        await stream.aclose()  # type: ignore[attr-defined]
+        async with aclosing(one(f"{number}: a short one.", 4)) as stream:
+            async for _ in stream:
+                if number % 2:
+                    break
 
-    for number in range(20):
-        await short(number)
+    async def many(count: int, salt: int) -> None:
+        for begin in range(0, count, AT_ONCE):
+            if salt and begin % 100 < AT_ONCE:
+                note(f"memory: request {begin} of {count}")
+            await gather(*(short(salt + number) for number in range(begin, min(begin + AT_ONCE, count))))
+
+    await many(plan.settle, 0)
     before = resident(pid)
-    for number in range(plan.requests):
-        if number % 100 == 0:
-            note(f"memory: request {number} of {plan.requests}")
-        await short(100 + number)
+    await many(plan.requests, plan.settle)
     after = resident(pid)
     return {
         "requests": plan.requests,
@@ -242,32 +209,54 @@ def resident(pid: int) -> float:
     return sum(rss for own, _, rss in rows if own in family) / 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A server process that listens; `output` holds what it has written so far."""
+
+    url: str
+    pid: int
+    output: Path
+
+    def given(self) -> str | None:
+        """What a peer says that it was given: a line of its own that begins so."""
+        lines = self.output.read_text(errors="replace").splitlines()
+        return next((line.removeprefix(GIVEN) for line in lines if line.startswith(GIVEN)), None)
+
+
 @contextlib.contextmanager
-def server(command: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[tuple[str, int]]:
-    """Start a server; → (its URL, its process id) once it takes connections; ended afterwards.
-    Raises ExoError if it does not come up."""
+def server(command: Sequence[str]) -> Iterator[Started]:
+    """Start a server, and end it afterwards. Raises ExoError, with its last line, if it does not come up."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [part.replace("{port}", str(port)) for part in command],
-        env={**os.environ, **(env or {})},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + START_S
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise ExoError(f"{command[0]} … does not come up as a server.")
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}", process.pid
-    finally:
-        process.terminate()
+    with tempfile.NamedTemporaryFile(prefix="exo-bench-") as output:
         try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            process = subprocess.Popen(
+                [part.replace("{port}", str(port)) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        except OSError as error:
+            raise ExoError(f"{command[0]} cannot be started: {error.strerror or error}.") from None
+        started = Started(f"http://127.0.0.1:{port}", process.pid, Path(output.name))
+        try:
+            _wait_listening(process, port, started, command[0])
+            yield started
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_listening(process: subprocess.Popen[bytes], port: int, started: Started, name: str) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        if process.poll() is not None or time.monotonic() > deadline:
+            last = started.output.read_text(errors="replace").split("\n")[-2:]
+            raise ExoError(f"{name} … does not come up as a server: {' '.join(last).strip()}")
+        time.sleep(0.1)

@@ -60,6 +60,7 @@ class Running:
         self.processed = self.total = self.cached = self.tokens = 0
         self.heard = self.started
         """When the engine last gave a sign."""
+        self.first_token: float | None = None
         self.last_token: float | None = None
         self.load_s = 0.0
         """How long it waited for its model to load."""
@@ -99,6 +100,7 @@ class Running:
                 self._phase = "decode"
                 self.tokens += 1
                 gap = now - self.last_token if self.last_token is not None else None
+                self.first_token = self.first_token or now
                 self.last_token = now
             case Status(phase=phase):
                 self._phase = phase

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import uvicorn
 from starlette.applications import Starlette
@@ -38,7 +38,7 @@ def serve(app: Starlette, sockets: Sequence[socket.socket], log: AccessLog) -> N
     asyncio.run(_serve(app, list(sockets), log))
 
 
-async def _serve(app: Starlette, sockets: list[socket.socket], log: AccessLog) -> None:
+def _server(app: Starlette) -> _Server:
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -53,7 +53,23 @@ async def _serve(app: Starlette, sockets: list[socket.socket], log: AccessLog) -
         timeout_keep_alive=75,
         timeout_graceful_shutdown=FLUSH_S,
     )
-    server = _Server(config)
+    return _Server(config)
+
+
+@contextlib.asynccontextmanager
+async def running(app: Starlette, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
+    """The same server within the caller's loop, without signals; at the end it closes at once."""
+    server = _server(app)
+    serving = asyncio.create_task(server.serve(list(sockets)))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def _serve(app: Starlette, sockets: list[socket.socket], log: AccessLog) -> None:
+    server = _server(app)
     signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in SIGNALS:

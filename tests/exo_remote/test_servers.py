@@ -72,10 +72,10 @@ def mlx(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    hub, cache = str(tmp_path_factory.mktemp("hub")), str(tmp_path_factory.mktemp("blas"))
-    script = str(Path(__file__).parent / "mlx_server.py")
+    hub, home = str(tmp_path_factory.mktemp("hub")), str(tmp_path_factory.mktemp("home"))
     flags = ("--model", str(smollm2), "--port", str(port), "--prefill-step-size", "16")
-    with running(script, cache, *flags, env={"HF_HOME": hub, "HF_HUB_OFFLINE": "1"}) as process:
+    env = {"HF_HOME": hub, "HF_HUB_OFFLINE": "1", "EXO_HOME": home}
+    with running("-m", "exo_mlx.peer", *flags, env=env) as process:
         url, until = f"http://127.0.0.1:{port}", time.monotonic() + 60
         while True:
             try:

@@ -1,0 +1,133 @@
+"""The load that a server is measured with: the same requests through a bare Session and through HTTP.
+
+Only sends and takes times; what is compared with what, and the report, are bench.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from exocli.errors import ExoError, from_dict
+from exocli.runtime.session import Session
+from exocli.types import Finished, Message, Reasoning, Request, Text
+
+CUT_S = 1.0
+"""How far into its prefill the client of the long request leaves."""
+
+One = Callable[[str, int], AsyncGenerator[None, None]]
+"""(prompt, tokens) → nothing, once for each piece of the reply."""
+First = Callable[[str, float], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Tokens a second over all clients, and the median time to the first token, in seconds."""
+
+    tps: float
+    ttft: float
+
+
+def prompt(words: int, salt: str) -> str:
+    """About `words` words, different from the first one on, so that no kept prefix serves."""
+    lines = (f"{salt} {i}: the value of item {i} is {i * 37 % 101}." for i in range(words // 9 + 1))
+    return " ".join(lines) + " Go on with this list."
+
+
+def through_session(session: Session) -> One:
+    async def one(text: str, tokens: int) -> AsyncGenerator[None, None]:
+        request = Request(messages=(Message(role="user", content=text),), max_tokens=tokens)
+        async for event in session.stream(request):
+            if isinstance(event, (Text, Reasoning)):
+                yield
+            elif isinstance(event, Finished) and event.error is not None:
+                raise from_dict(event.error)
+
+    return one
+
+
+def through_http(client: httpx.AsyncClient, model: str, first: First = lambda name, seconds: None) -> One:
+    """`first(request id, seconds since it was sent)` is told of each reply's first piece."""
+
+    async def one(text: str, tokens: int) -> AsyncGenerator[None, None]:
+        messages = [{"role": "user", "content": text}]
+        body = {"model": model, "messages": messages, "max_tokens": tokens, "stream": True, "temperature": 0}
+        begin = time.perf_counter()
+        begun = False
+        async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            if answer.status_code != 200:
+                raise ExoError(f"The server answers {answer.status_code}: {(await answer.aread())[:200]!r}")
+            async for line in answer.aiter_lines():
+                if line.startswith("data: {") and _has_text(json.loads(line[6:])):
+                    if not begun:
+                        first(answer.headers.get("x-request-id", ""), time.perf_counter() - begin)
+                    begun = True
+                    yield
+
+    return one
+
+
+def _has_text(chunk: Mapping[str, Any]) -> bool:
+    if "error" in chunk:
+        raise ExoError(str(chunk["error"]))
+    delta = chunk["choices"][0].get("delta", {}) if chunk.get("choices") else {}
+    return bool(delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"))
+
+
+def client_of(base_url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=base_url, timeout=httpx.Timeout(600, connect=10), trust_env=False)
+
+
+async def run_round(one: One, clients: int, words: int, tokens: int, salt: str) -> Round:
+    """So many clients at once, each with a prompt of so many words and a reply of so many tokens."""
+    begin = time.perf_counter()
+    firsts: list[float] = []
+
+    async def client(number: int) -> int:
+        count = 0
+        start = time.perf_counter()
+        async for _ in one(prompt(words, f"{salt}-{number}"), tokens):
+            if count == 0:
+                firsts.append(time.perf_counter() - start)
+            count += 1
+        return count
+
+    counts = await asyncio.gather(*(client(number) for number in range(clients)))
+    seconds = time.perf_counter() - begin
+    return Round(sum(counts) / seconds, statistics.median(firsts) if firsts else 0.0)
+
+
+async def first_token(client: httpx.AsyncClient, model: str, salt: str) -> float:
+    """Seconds from asking a short question to the first token of the answer."""
+    times: list[float] = []
+    async for _ in through_http(client, model, lambda name, seconds: times.append(seconds))(
+        f"{salt}: say hello.", 2
+    ):
+        pass
+    if not times:
+        raise ExoError("The short request was answered with no token.")
+    return times[0]
+
+
+async def first_after_leaving(base_url: str, model: str, words: int, salt: str) -> float:
+    """Seconds from a client's disconnect within a prefill of so many words to the first token of a short
+    request."""
+    async with client_of(base_url) as leaving, client_of(base_url) as staying:
+        one = through_http(leaving, model)(prompt(words, f"long {salt}"), 8)
+        reading = asyncio.ensure_future(anext(aiter(one)))
+        await asyncio.sleep(CUT_S)
+        if reading.done():
+            raise ExoError("The long prompt was prefilled before its client left; give more long_words.")
+        begin = time.perf_counter()
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await leaving.aclose()
+        closed = time.perf_counter() - begin
+        return closed + await first_token(staying, model, salt)
