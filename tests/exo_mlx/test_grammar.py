@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from llguidance import LLMatcher
 
+from exo_mlx import grammar
 from exo_mlx.grammar import Grammars
 from exo_mlx.loader import load_tokenizer
 from tests.exo_mlx import tiny
@@ -111,12 +112,34 @@ def test_what_is_refused_says_why_in_one_line(grammars: Grammars, format: dict[s
         assert caught.value.details["field"] == "format"
 
 
-def test_nesting_without_end_is_refused(grammars: Grammars) -> None:
+@pytest.mark.parametrize(("depth", "words"), [(300, "recursion"), (5000, "nested too deeply")])
+def test_nesting_without_end_is_refused(grammars: Grammars, depth: int, words: str) -> None:
     deep: dict[str, Any] = {"type": "object"}
-    for _ in range(300):
+    for _ in range(depth):
         deep = {"type": "object", "properties": {"a": deep}}
-    with pytest.raises(BadRequest, match="recursion"):
+    with pytest.raises(BadRequest, match=words):
         grammars.compile({"type": "json_schema", "schema": deep})
+
+
+def test_what_takes_too_long_is_refused_and_holds_nobody_up(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiling it takes some tenths of a second, which are given to nobody."""
+    hostile = schema(type="integer", multipleOf=30011)
+    monkeypatch.setattr(grammar, "WITHIN_S", 0.001)
+    with pytest.raises(BadRequest, match=r"more than 0\.001 seconds"):
+        grammars.compile(hostile)
+    monkeypatch.undo()
+    behind = grammars.start(hostile)
+    assert accepts(grammars, {"type": "regex", "pattern": "beside|it"}, "beside")
+    assert not behind.done()
+    assert behind.result().deep_copy().try_consume_tokens(grammars.tokens("30011")) == 5
+
+
+def test_an_object_of_a_thousand_properties_can_be_followed(grammars: Grammars) -> None:
+    """Each of them may come next: a row of the parser has some items for every one."""
+    many = schema(type="object", properties={f"p{i}": {"type": "null"} for i in range(1000)})
+    assert accepts(grammars, many, '{"p0": null, "p500": null, "p999": null}')
 
 
 def test_a_model_without_end_tokens_is_refused(grammars: Grammars) -> None:

@@ -23,6 +23,11 @@ from llguidance.hf import from_tokenizer
 
 KEPT = 64
 """Compiled grammars; one holds from kilobytes to a few megabytes."""
+WITHIN_S = 5.0
+"""For one that somebody waits for. The limits below end most of what goes on for ever, but not all of it
+(measured: an integer of "multipleOf": 999983 takes 6 to 13 s, anything of use well under one)."""
+AT_ONCE = 2
+"""Of them, so that one that takes long holds up neither the others nor, on most machines, the model."""
 SYNTAXES = ("lark", "gbnf")
 
 # One line with at most one space after a comma or colon: a small model that may write white space where
@@ -30,8 +35,9 @@ SYNTAXES = ("lark", "gbnf")
 JSON_OPTIONS: Any = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 MOST_DIGITS = 20
 """In a row, in a number: what every 64-bit integer fits in."""
-# Its default bounds on time and memory; its messages without the grammar and the text in them.
-LIMITS = LLParserLimits(verbose_errors=False)
+# Its bounds on time and memory, wide enough for an object of 5,000 optional properties (10 ms a mask; with
+# its own the reply fails at 500); its messages without the grammar and the text in them.
+LIMITS = LLParserLimits(max_items_in_row=20_000, step_max_items=100_000, verbose_errors=False)
 
 
 class Grammars:
@@ -43,7 +49,8 @@ class Grammars:
         self._end = sorted(end_tokens)
         self._name = name
         self._trie: LLTokenizer | None = None
-        self._compiling = threading.Lock()
+        self._making = threading.Lock()
+        self._compiling = threading.Semaphore(AT_ONCE)
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._lock = threading.Lock()
         self._digits: Any = None
@@ -52,13 +59,16 @@ class Grammars:
     def warm(self) -> None:
         """Make the trie now: meanwhile no other thread of Python's runs (measured: 1 s for 50,000 tokens),
         and a rank of a ring would miss its heartbeats."""
-        with suppress(Exception), self._compiling:  # what is wrong with it is told who asks for a format
+        with suppress(Exception):  # what is wrong with it is told who asks for a format
             self._vocabulary()
 
     def start(self, format: Mapping[str, Any]) -> Future[LLMatcher]:
         """The compiled grammar, to copy before use; compiled on a thread of its own if it is not known
-        yet. The future raises BadRequest naming what is wrong."""
-        key = json.dumps(format)  # not sorted: the order of a schema's properties is the reply's
+        yet. The future raises BadRequest naming what is wrong; this does for a format too deep to read."""
+        try:
+            key = json.dumps(format)  # not sorted: the order of a schema's properties is the reply's
+        except RecursionError as error:
+            raise _refused("format cannot be used: it is nested too deeply.") from error
         with self._lock:
             known = self._compiled.get(key)
             if known is not None:
@@ -71,18 +81,21 @@ class Grammars:
         return future
 
     def compile(self, format: Mapping[str, Any]) -> LLMatcher:
-        """As `start`, waiting. Raises BadRequest."""
-        return self.start(format).result()
+        """As `start`, waiting, but not for ever. Raises BadRequest."""
+        self.warm()
+        try:
+            return self.start(format).result(WITHIN_S)
+        except TimeoutError as error:
+            text = f"format cannot be used: to compile it takes more than {WITHIN_S:g} seconds."
+            raise _refused(text) from error
 
     def tokens(self, text: str) -> list[int]:
         """The text in this vocabulary, for a matcher that has to go on after it."""
-        with self._compiling:
-            return self._vocabulary().tokenize_str(text)
+        return self._vocabulary().tokenize_str(text)
 
     def is_special(self, token: int) -> bool:
         """Is it a token that no text contains?"""
-        with self._compiling:
-            return self._vocabulary().is_special_token(token)
+        return self._vocabulary().is_special_token(token)
 
     def end_number(self, answer: Sequence[int], mask: bytes) -> bytes:
         """`mask` without the digits, where `answer` ends in a JSON number of MOST_DIGITS of them: JSON has
@@ -127,9 +140,10 @@ class Grammars:
         return matcher
 
     def _vocabulary(self) -> LLTokenizer:
-        if self._trie is None:
-            self._trie = from_tokenizer(self._tokenizer._tokenizer, eos_token=self._end)
-        return self._trie
+        with self._making:
+            if self._trie is None:
+                self._trie = from_tokenizer(self._tokenizer._tokenizer, eos_token=self._end)
+            return self._trie
 
 
 def translate(format: Mapping[str, Any]) -> str:

@@ -19,6 +19,11 @@ from exo_mlx.prefix_cache import PrefixIndex
 from exo_mlx.template import ChatTemplate, Rendered
 
 MAX_TOP_LOGPROBS = 20
+SURE_TO_COUNT = 1 << 20
+"""Characters whose tokens are counted to the last one: a second's work."""
+A_TOKEN = 8
+"""Characters. A text with more for every token of the context, whose beginning is too long already, is not
+read to its end: megabytes would keep every other request waiting."""
 
 
 class Preparer:
@@ -54,22 +59,10 @@ class Preparer:
     def prepare(self, request: Request) -> Prepared:
         """Raises BadRequest, naming the field, or ContextOverflow with both counts."""
         rendered = self._render(request)
+        self._check_beginning(rendered, request)
         tokens = self._encode(rendered, request)
         count = len(tokens)
-        if self._context is not None and count >= self._context:
-            raise ContextOverflow(
-                f"The prompt has {count} tokens; {self._name} takes {self._context} with the reply. "
-                "Shorten it or choose a model with a longer context.",
-                prompt_tokens=count,
-                context=self._context,
-            )
-        if self._kv_tokens is not None and count >= self._kv_tokens:
-            raise ContextOverflow(
-                f"The prompt has {count} tokens; memory here holds {self._kv_tokens} of {self._name}, the "
-                "reply's included. Shorten it, free memory and load the model again, or use kv_bits=8.",
-                prompt_tokens=count,
-                context=self._kv_tokens,
-            )
+        self._check_room(count, str(count))
         max_tokens = self._max_tokens(request, count)
         settings = {
             **self._sampling(request),
@@ -91,6 +84,30 @@ class Preparer:
         )
 
     # --------------------------------------------------------------------------------- the prompt
+
+    def _check_beginning(self, rendered: Rendered, request: Request) -> None:
+        """Is it too long by far? `prompt_tokens` then are those of its beginning."""
+        room = min(self._context or 1 << 62, self._kv_tokens or 1 << 62)
+        size = max(SURE_TO_COUNT, A_TOKEN * room)
+        if len(rendered.text) > size:
+            count = len(self._encode(Rendered(rendered.text[:size]), request))
+            self._check_room(count, f"more than {count}")
+
+    def _check_room(self, count: int, words: str) -> None:
+        if self._context is not None and count >= self._context:
+            raise ContextOverflow(
+                f"The prompt has {words} tokens; {self._name} takes {self._context} with the reply. "
+                "Shorten it or choose a model with a longer context.",
+                prompt_tokens=count,
+                context=self._context,
+            )
+        if self._kv_tokens is not None and count >= self._kv_tokens:
+            raise ContextOverflow(
+                f"The prompt has {words} tokens; memory here holds {self._kv_tokens} of {self._name}, the "
+                "reply's included. Shorten it, free memory and load the model again, or use kv_bits=8.",
+                prompt_tokens=count,
+                context=self._kv_tokens,
+            )
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt's token ids, with the template applied for a chat."""
