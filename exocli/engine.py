@@ -66,7 +66,8 @@ class StepEngine(EngineBase, ABC):
 
     @abstractmethod
     def prepare(self, request: Request) -> Prepared:
-        """Template, tokenize, validate, count, draw the seed. On a side thread of rank 0.
+        """Template, tokenize, validate, count, draw the seed. On a side thread of rank 0, one request after
+        the other, but for one that takes seconds: the next go on beside it, and after a minute it has failed.
         Raises BadRequest: then nothing has happened."""
 
     @abstractmethod

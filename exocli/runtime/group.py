@@ -43,6 +43,8 @@ OnLoading = Callable[[int, int, int], None]
 TICK = 0.25
 GAP = 2.0
 """A tick that comes this many seconds late means that this process itself stood still."""
+PREPARE_LIMIT = 60.0
+"""Seconds for a request to be prepared, and for those before it."""
 DEATH_GRACE = 0.3
 """When a peer is lost the survivors complain first; wait this long for the one that really ended."""
 
@@ -145,13 +147,18 @@ class RankGroup:
     # ----------------------------------------------------------------------------------- requests
 
     async def prepare(self, request: Request) -> Prepared:
-        """Rank 0 validates, tokenizes and counts. Raises BadRequest, or why the group ended."""
+        """Rank 0 validates, tokenizes and counts. Raises BadRequest, EngineFailed where that takes longer
+        than PREPARE_LIMIT, or why the group ended."""
         self._raise_if_ended()
         future: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
         self._prepares[request.id] = future
         self.ranks[0].send({"do": "prepare", "request": to_json(request)})
         try:
-            return await future
+            async with asyncio.timeout(PREPARE_LIMIT):
+                return await future
+        except TimeoutError as error:
+            text = f"{self._name(0)} of {self.backend} has not read the request within {PREPARE_LIMIT:g} s."
+            raise EngineFailed(text) from error
         finally:
             self._prepares.pop(request.id, None)
 

@@ -34,6 +34,9 @@ from exocli.types import (
 
 Emit = Callable[[Line], None]
 
+PREPARE_ALONE = 5.0
+"""Seconds in which one `prepare` keeps the others waiting; one that takes longer goes on beside them."""
+
 
 class Loop(Protocol):
     @property
@@ -121,14 +124,19 @@ class StepLoop:
 
     def _prepare_all(self) -> None:
         while (data := self._requests.get()) is not None:
-            answer: dict[str, Any] = {"t": "prepared", "id": data["id"]}
-            try:
-                prepared = self._engine.prepare(request_from_json(data))
-                if not isinstance(prepared, Prepared):
-                    raise EngineFailed(f"prepare() gave a {type(prepared).__name__}, not a Prepared.")
-                self._emit({**answer, "prepared": to_json(prepared)})
-            except BaseException as error:  # whatever it is (a sys.exit too), it is this request's alone
-                self._emit({**answer, "error": describe_error(error)})
+            one = threading.Thread(target=self._prepare, args=(data,), name="exo-prepare-one", daemon=True)
+            one.start()
+            one.join(PREPARE_ALONE)
+
+    def _prepare(self, data: dict[str, Any]) -> None:
+        answer: dict[str, Any] = {"t": "prepared", "id": data["id"]}
+        try:
+            prepared = self._engine.prepare(request_from_json(data))
+            if not isinstance(prepared, Prepared):
+                raise EngineFailed(f"prepare() gave a {type(prepared).__name__}, not a Prepared.")
+            self._emit({**answer, "prepared": to_json(prepared)})
+        except BaseException as error:  # whatever it is (a sys.exit too), it is this request's alone
+            self._emit({**answer, "error": describe_error(error)})
 
     # ------------------------------------------------------------------------- the engine's thread
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from exocli import CancelToken, Event, Progress, Request, Status
-from exocli.runtime import group, watchdog
+from exocli.runtime import group, loop, watchdog
 
 from tests.runtime.conftest import Make
 from tests.support.runtime import end, is_text, reply, text, wait_gone
@@ -102,6 +102,26 @@ async def test_while_prepare_hangs_the_cancel_returns(make: Make) -> None:
         await asyncio.sleep(0.001)
     token.cancel()
     assert end(await task).reason == "cancelled"
+
+
+async def test_a_prepare_that_hangs_fails_in_time_and_holds_nobody_up(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "PREPARE_ALONE", 0.05)
+    session = make("inline")
+    await session.load()
+    token = CancelToken()
+    hanging = asyncio.create_task(reply(session, "prepare-hang", token=token))
+    while session._loader.group is None or not session._loader.group._prepares:
+        await asyncio.sleep(0.001)
+    assert end(await reply(session, "a", max_tokens=1)).reason == "length"
+    assert not hanging.done()
+    monkeypatch.setattr(group, "PREPARE_LIMIT", 0.05)
+    last = end(await reply(session, "prepare-hang"))
+    assert last.error is not None and last.error["code"] == "engine_failed"
+    assert "has not read the request within 0.05 s" in last.error["message"]
+    token.cancel()
+    assert end(await hanging).reason == "cancelled"
 
 
 async def test_in_the_queue(make: Make) -> None:
