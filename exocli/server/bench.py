@@ -25,11 +25,11 @@ from exocli.runtime.session import Session
 from exocli.server import listen, run
 from exocli.server.access_log import AccessLog
 from exocli.server.app import build
+from exocli.server.client import Server
 from exocli.server.hub import Served
 from exocli.server.load import (
     One,
     Round,
-    client_of,
     first_after_leaving,
     first_token,
     run_round,
@@ -80,15 +80,14 @@ async def measure(
     report: dict[str, Any] = {"throughput": await _throughput(session, plan, note)}
     command = [sys.executable, "-m", "exocli", "serve", "--port", "{port}", *serve]
     with server(command) as started:
-        async with client_of(started.url) as http:
-            model = (await http.get("/v1/models")).json()["data"][0]["id"]
-            ours = through_http(http, model)
-            report["memory"] = await _memory(ours, started.pid, plan, note)
-            report |= await _leaving(started.url, model, plan, note)
-            if peer is not None:
-                with server(peer.command) as other:
-                    found = await _peer(ours, other.url, peer.model, plan, note)
-                    report["peer"] = {"command": " ".join(peer.command), "given": other.given(), **found}
+        model = Server(started.url).get("/v1/models")["data"][0]["id"]
+        ours = through_http(started.url, model)
+        report["memory"] = await _memory(ours, started.pid, plan, note)
+        report |= await _leaving(started.url, model, plan, note)
+        if peer is not None:
+            with server(peer.command) as other:
+                found = await _peer(ours, other.url, peer.model, plan, note)
+                report["peer"] = {"command": " ".join(peer.command), "given": other.given(), **found}
     return report
 
 
@@ -111,9 +110,9 @@ async def _throughput(session: Session, plan: Plan, note: Note) -> dict[str, Any
         if one is not None and one.first_token is not None:
             own.append(seconds - (one.first_token - one.started))
 
-    async with run.running(app, [listener]), client_of(listen.url_of(listener)) as http:
+    async with run.running(app, [listener]):
         bare = through_session(session)
-        ours = through_http(http, session.model, first)
+        ours = through_http(listen.url_of(listener), session.model, first)
         for one in (bare, ours):
             await _round(one, 1, plan, "warm")
         for clients in plan.clients:
@@ -150,11 +149,10 @@ async def _compare(
 async def _leaving(url: str, model: str, plan: Plan, note: Note) -> dict[str, Any]:
     """After a client left a long prefill, and for comparison the same short request to an idle server."""
     left, idle = [], []
-    async with client_of(url) as http:
-        for number in range(plan.cuts):
-            note(f"a client leaves its prefill: {number + 1} of {plan.cuts}")
-            idle.append(await first_token(http, model, f"idle {number}"))
-            left.append(await first_after_leaving(url, model, plan.long_words, f"cut {number}"))
+    for number in range(plan.cuts):
+        note(f"a client leaves its prefill: {number + 1} of {plan.cuts}")
+        idle.append(await first_token(url, model, f"idle {number}"))
+        left.append(await first_after_leaving(url, model, plan.long_words, f"cut {number}"))
     return {
         "disconnect_to_next_token_s": round(statistics.median(left), 3),
         "idle_to_token_s": round(statistics.median(idle), 3),
@@ -162,14 +160,13 @@ async def _leaving(url: str, model: str, plan: Plan, note: Note) -> dict[str, An
 
 
 async def _peer(ours: One, url: str, model: str, plan: Plan, note: Note) -> dict[str, Any]:
-    async with client_of(url) as http:
-        theirs = through_http(http, model)
-        for one in (theirs, ours):
-            await _round(one, 1, plan, "warm")
-        throughput = {
-            f"clients_{clients}": await _compare(theirs, ours, clients, plan, note, ("peer", "ours"))
-            for clients in plan.clients
-        }
+    theirs = through_http(url, model)
+    for one in (theirs, ours):
+        await _round(one, 1, plan, "warm")
+    throughput = {
+        f"clients_{clients}": await _compare(theirs, ours, clients, plan, note, ("peer", "ours"))
+        for clients in plan.clients
+    }
     return {"throughput": throughput, **await _leaving(url, model, plan, note)}
 
 

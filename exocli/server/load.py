@@ -10,10 +10,12 @@ import json
 import statistics
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
+import h11
 
 from exocli.errors import ExoError, from_dict
 from exocli.runtime.session import Session
@@ -53,25 +55,60 @@ def through_session(session: Session) -> One:
     return one
 
 
-def through_http(client: httpx.AsyncClient, model: str, first: First = lambda name, seconds: None) -> One:
-    """`first(request id, seconds since it was sent)` is told of each reply's first piece."""
+def through_http(url: str, model: str, first: First = lambda name, seconds: None) -> One:
+    """Each request on a connection of its own. `first(request id, seconds since it was sent)` is told of
+    each reply's first piece."""
+    parts = urlsplit(url)
 
     async def one(text: str, tokens: int) -> AsyncGenerator[None, None]:
         messages = [{"role": "user", "content": text}]
         body = {"model": model, "messages": messages, "max_tokens": tokens, "stream": True, "temperature": 0}
         begin = time.perf_counter()
         begun = False
-        async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
-            if answer.status_code != 200:
-                raise ExoError(f"The server answers {answer.status_code}: {(await answer.aread())[:200]!r}")
-            async for line in answer.aiter_lines():
-                if line.startswith("data: {") and _has_text(json.loads(line[6:])):
+        async with aclosing(
+            _post(parts.hostname or "", parts.port or 80, json.dumps(body).encode())
+        ) as lines:
+            async for name, line in lines:
+                if line.startswith(b"data: {") and _has_text(json.loads(line[6:])):
                     if not begun:
-                        first(answer.headers.get("x-request-id", ""), time.perf_counter() - begin)
+                        first(name, time.perf_counter() - begin)
                     begun = True
                     yield
 
     return one
+
+
+async def _post(host: str, port: int, body: bytes) -> AsyncGenerator[tuple[str, bytes], None]:
+    """The answer's lines, each with the request's id; leaving early closes the connection. On h11 alone: a
+    client library's own time would count as the server's. Raises ExoError for a status of 400 or more."""
+    reader, writer = await asyncio.open_connection(host, port)
+    http = h11.Connection(h11.CLIENT)
+    headers = [("Host", f"{host}:{port}"), ("Content-Type", "application/json"), ("Connection", "close")]
+    request = h11.Request(
+        method="POST", target="/v1/chat/completions", headers=[*headers, ("Content-Length", str(len(body)))]
+    )
+    try:
+        for event in (request, h11.Data(data=body), h11.EndOfMessage()):
+            writer.write(http.send(event) or b"")
+        name, status, rest = "", 0, b""
+        while True:
+            match http.next_event():
+                case h11.NEED_DATA:
+                    http.receive_data(await reader.read(1 << 16))
+                case h11.Response(status_code=status, headers=found):
+                    name = dict(found).get(b"x-request-id", b"").decode("ascii")
+                case h11.Data(data=data) if status < 400:
+                    *lines, rest = (rest + bytes(data)).split(b"\n")
+                    for line in lines:
+                        yield name, line
+                case h11.Data(data=data):
+                    raise ExoError(f"The server answers {status}: {bytes(data[:200])!r}")
+                case _:
+                    return
+    except h11.RemoteProtocolError as error:
+        raise ExoError(f"The server broke off: {error}.") from None
+    finally:
+        writer.close()
 
 
 def _has_text(chunk: Mapping[str, Any]) -> bool:
@@ -79,10 +116,6 @@ def _has_text(chunk: Mapping[str, Any]) -> bool:
         raise ExoError(str(chunk["error"]))
     delta = chunk["choices"][0].get("delta", {}) if chunk.get("choices") else {}
     return bool(delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"))
-
-
-def client_of(base_url: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=base_url, timeout=httpx.Timeout(600, connect=10), trust_env=False)
 
 
 async def run_round(one: One, clients: int, words: int, tokens: int, salt: str) -> Round:
@@ -104,30 +137,27 @@ async def run_round(one: One, clients: int, words: int, tokens: int, salt: str) 
     return Round(sum(counts) / seconds, statistics.median(firsts) if firsts else 0.0)
 
 
-async def first_token(client: httpx.AsyncClient, model: str, salt: str) -> float:
+async def first_token(url: str, model: str, salt: str) -> float:
     """Seconds from asking a short question to the first token of the answer."""
     times: list[float] = []
-    async for _ in through_http(client, model, lambda name, seconds: times.append(seconds))(
-        f"{salt}: say hello.", 2
-    ):
+    one = through_http(url, model, lambda name, seconds: times.append(seconds))
+    async for _ in one(f"{salt}: say hello.", 2):
         pass
     if not times:
         raise ExoError("The short request was answered with no token.")
     return times[0]
 
 
-async def first_after_leaving(base_url: str, model: str, words: int, salt: str) -> float:
+async def first_after_leaving(url: str, model: str, words: int, salt: str) -> float:
     """Seconds from a client's disconnect within a prefill of so many words to the first token of a short
     request."""
-    async with client_of(base_url) as leaving, client_of(base_url) as staying:
-        one = through_http(leaving, model)(prompt(words, f"long {salt}"), 8)
-        reading = asyncio.ensure_future(anext(aiter(one)))
-        await asyncio.sleep(CUT_S)
-        if reading.done():
-            raise ExoError("The long prompt was prefilled before its client left; give more long_words.")
-        begin = time.perf_counter()
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-        await leaving.aclose()
-        closed = time.perf_counter() - begin
-        return closed + await first_token(staying, model, salt)
+    one = through_http(url, model)(prompt(words, f"long {salt}"), 8)
+    reading = asyncio.ensure_future(anext(one))
+    await asyncio.sleep(CUT_S)
+    if reading.done():
+        raise ExoError("The long prompt was prefilled before its client left; give more long_words.")
+    begin = time.perf_counter()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    closed = time.perf_counter() - begin
+    return closed + await first_token(url, model, salt)
