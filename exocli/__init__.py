@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ModelSource,
         ProgressFn,
         RouteSpec,
+        Variant,
         WorkerSpec,
     )
     from exocli.cancel import CancelToken
@@ -118,6 +119,7 @@ __all__ = [
     "UpstreamError",
     "Usage",
     "UsageError",
+    "Variant",
     "WorkerSpec",
     "cache_dir",
     "choose",
@@ -142,6 +144,7 @@ _HOME = {
         "ModelSource",
         "ProgressFn",
         "RouteSpec",
+        "Variant",
         "WorkerSpec",
     ),
     "exocli.cancel": ("CancelToken",),

@@ -27,6 +27,7 @@ class Capabilities:
 
     `context` is in tokens, None = unknown. `cancel_prefill="chunk"` means that a cancel is honoured
     between prefill chunks; "none" that the prefill is finished first, which the chat then says.
+    `reasoning`: the model may think before it answers.
     `kv_on_cancel="kept"` means that asking again resumes where the cancel stopped.
     `kv_tokens`: how many tokens of KV cache memory holds for all running requests together (prompt and
     max_tokens of each); the core queues those that do not fit. None = no bound. `kv_padded`: a batch takes
@@ -38,6 +39,7 @@ class Capabilities:
     max_concurrency: int = 1
     context: int | None = None
     tools: bool = False
+    reasoning: bool = False
     schema: bool = False
     logprobs: bool = False
     seed: bool = False
@@ -168,6 +170,18 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What `exo bench` opens beside an engine, with the same model, to compare the two: with some `options`
+    changed, or on another `backend` by name, whose options these are. `measure`: "decode" or "prefill" side
+    by side and in turns, or "cancel", how soon a cancel is done there."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    backend: str | None = None
+    measure: Literal["decode", "prefill", "cancel"] = "decode"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSpec:
     """A backend, as `exo_backends` hands it in. Strings are "module:attribute".
 
@@ -181,8 +195,9 @@ class BackendSpec:
     doctor:          () -> Iterable[Check]: what `exo doctor` says about it; offline, a few seconds at most
     baseline:        (OpenContext) -> StreamEngine: the same work bare, for `exo bench` to compare with;
                      its requests carry options={"chunk": tokens or None}
-    variants:        {name: open options} that should give the same text sooner, for `exo bench` to compare
-                     with the same model without them
+    variants:        (options, facts of the opened engine) -> Iterable[Variant], for `exo bench` to compare
+    figures:         (OpenContext) -> engine like `open`'s that measures itself, for `exo bench`: the last
+                     Text of a reply is what it found so far, as JSON, {"what": {"name": 0.5}}
     """
 
     name: str
@@ -199,7 +214,8 @@ class BackendSpec:
     launch: str | None = None
     doctor: str | None = None
     baseline: str | None = None
-    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    variants: str | None = None
+    figures: str | None = None
     capabilities: Capabilities = Capabilities()
 
 

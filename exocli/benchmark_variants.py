@@ -1,22 +1,27 @@
-"""What a backend's variants (BackendSpec.variants) gain: the same requests with their options and without.
+"""What a backend's variants (BackendSpec.variants) gain or cost: the same requests there and here, in turns.
 
-Both engines run side by side and take turns, so that a machine that slows down does so for both.
+Both engines are there side by side, so that a machine that slows down does so for both.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from exocli import plugins
+from exocli.backend import Variant, load_object
+from exocli.benchmark_requests import Note, Plan, cancels, one, request
 from exocli.errors import ExoError, from_dict
+from exocli.options import build
 from exocli.runtime.session import Session
 from exocli.types import Finished, Message, Request, Text
 
 ROUNDS = 3
 """At most: a reply here is long, and both sides give the same one each time."""
+CANCELS = 20
+"""At most, for each variant."""
 REPLY_TOKENS = 96
 
 REPORT = (
@@ -49,33 +54,67 @@ class _Reply:
         return (self.tokens - 1) / self.seconds if self.seconds else 0.0
 
 
-async def compare(session: Session, rounds: int, note: Callable[[str], None]) -> dict[str, Any]:
-    """{"variants": {name: {decode_ratio, decode_tps, plain_tps, text_equal, rounds} or {error}}}; {} for a
-    backend without variants. `session` is loaded. Raises what a request ended with, if it was an error."""
+async def compare(session: Session, plan: Plan, note: Note) -> dict[str, Any]:
+    """{"variants": {name: what was measured, or {error}}}; {} for a backend without variants. `session` is
+    loaded. Raises what a request of its own ended with, if it was an error."""
+    spec = session.spec
+    if spec.variants is None:
+        return {}
+    cls = load_object(spec.open_options) if spec.open_options else None
+    options = build(cls, [session.options], f"the backend {spec.name}") if cls else session.options
     found: dict[str, Any] = {}
-    for name, options in session.spec.variants.items():
-        other = session.like(session.spec, **options)
-        try:
-            await other.load()
-        except ExoError as error:
-            found[name] = {"error": error.message}
-            continue
-        else:
-            found[name] = await _compare(session, other, name, min(rounds, ROUNDS), note)
-        finally:
-            await other.close()
+    for variant in load_object(spec.variants)(options, session.facts):
+        other_spec = plugins.backend(variant.backend) if variant.backend else spec
+        async with session.like(other_spec, **variant.options) as other:
+            try:
+                await other.load()
+            except ExoError as error:
+                found[variant.name] = {"error": error.message}
+            else:
+                found[variant.name] = await _measure(session, other, variant, plan, note)
     return {"variants": found} if found else {}
 
 
-async def _compare(
-    plain: Session, other: Session, name: str, rounds: int, note: Callable[[str], None]
+async def _measure(
+    plain: Session, other: Session, variant: Variant, plan: Plan, note: Note
 ) -> dict[str, Any]:
+    def told(text: str) -> None:
+        note(f"{variant.name}: {text}")
+
+    match variant.measure:
+        case "cancel":
+            return await cancels(other, plan, min(plan.cancels, CANCELS), told)
+        case "prefill":
+            return await _prefill(plain, other, plan, told)
+        case "decode":
+            return await _decode(plain, other, min(plan.rounds, ROUNDS), told)
+
+
+async def _prefill(plain: Session, other: Session, plan: Plan, note: Note) -> dict[str, Any]:
+    """`prefill_ratio`: how much faster `plain` reads a prompt than `other` does."""
+    pairs: list[tuple[float, float]] = []
+    for number in range(-1, plan.rounds):  # the first pair settles the size of the chunks
+        note(f"round {number + 1} of {plan.rounds}")
+        asked = [request(f"read {number}", plan, 2 * plan.prompt_words, 1) for _ in range(2)]
+        first, second = await one(plain, asked[0]), await one(other, asked[1])
+        if number >= 0:
+            pairs.append((first.prefill_tps, second.prefill_tps))
+    return {
+        "prefill_ratio": round(statistics.median(a / b for a, b in pairs), 2),
+        "prefill_tps": round(statistics.median(b for _, b in pairs), 1),
+        "plain_tps": round(statistics.median(a for a, _ in pairs), 1),
+        "rounds": plan.rounds,
+    }
+
+
+async def _decode(plain: Session, other: Session, rounds: int, note: Note) -> dict[str, Any]:
+    """`decode_ratio`: how much faster `other` writes than `plain` does, and whether it writes the same."""
     pairs: list[tuple[_Reply, _Reply]] = []
     for number in range(rounds):
-        note(f"{name}: round {number + 1} of {rounds}")
+        note(f"round {number + 1} of {rounds}")
         text = f"{PROMPTS[number % len(PROMPTS)]}\n\n{REPORT}"
-        request = Request(messages=(Message(role="user", content=text),), max_tokens=REPLY_TOKENS)
-        pairs.append((await _ask(plain, request), await _ask(other, request)))
+        asked = Request(messages=(Message(role="user", content=text),), max_tokens=REPLY_TOKENS)
+        pairs.append((await _ask(plain, asked), await _ask(other, asked)))
     return {
         "decode_ratio": round(statistics.median(b.tps / a.tps for a, b in pairs if a.tps), 2),
         "decode_tps": round(statistics.median(b.tps for _, b in pairs), 1),
@@ -85,10 +124,10 @@ async def _compare(
     }
 
 
-async def _ask(session: Session, request: Request) -> _Reply:
+async def _ask(session: Session, asked: Request) -> _Reply:
     parts: list[str] = []
     times: list[float] = []
-    async for event in session.stream(request):
+    async for event in session.stream(asked):
         if isinstance(event, Text):
             parts.append(event.text)
             times.append(time.perf_counter())

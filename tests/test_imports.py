@@ -19,7 +19,7 @@ LEVELS = (
     ("backend", "engine", "generator", "served", "supported"),
     ("hookspecs", "names"),
     ("plugins",),
-    ("runtime",),
+    ("runtime", "benchmark_requests"),
     ("cli", "chat", "server", "testing", "benchmarks", "benchmark_variants", "__main__"),
 )
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}

@@ -57,7 +57,7 @@ def out_of_step(carrier: Any) -> int:
 def mixed_traffic() -> str:
     """Headers, hidden states, tokens, and sums and gathers of several MiB, on the same sockets."""
     for number in range(6):
-        assert LINK.pass_numbers([number, 1 << 40] if RANK == 0 else None, 2) == [number, 1 << 40]
+        assert LINK.pass_numbers([number, 1 << 40] if RANK == 0 else None, 2)() == [number, 1 << 40]
         hidden = mx.full((1, 700, 576), number + 0.5)
         if RANK > 0:
             assert mx.all(LINK.receive(hidden.shape) == hidden).item()
@@ -70,7 +70,7 @@ def mixed_traffic() -> str:
         everyone = mx.distributed.all_gather(mx.full((MANY,), RANK, dtype=mx.float32), group=GROUP)
         assert mx.all(everyone.reshape(SIZE, MANY) == mx.arange(SIZE)[:, None]).item()
         assert COLLECTIVE.share_tokens(ids).tolist() == [number, 0]
-        assert COLLECTIVE.pass_numbers([number, -1] if RANK == 0 else None, 2) == [number, -1]
+        assert COLLECTIVE.pass_numbers([number, -1] if RANK == 0 else None, 2)() == [number, -1]
     return "whole"
 
 

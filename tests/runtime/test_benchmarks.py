@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from exocli import CancelToken, Event, Finished, OpenContext, Request, StreamEngine, Timing, from_generator
+from exocli import (
+    CancelToken,
+    Event,
+    Finished,
+    OpenContext,
+    Request,
+    StepEngine,
+    StreamEngine,
+    Text,
+    Timing,
+    Variant,
+    from_generator,
+)
 from exocli.benchmark_variants import compare
 from exocli.benchmarks import ROUNDS_A_START, Plan, measure
 
 from tests.runtime.conftest import Make
-from tests.support.engines import CAPABILITIES
+from tests.support.engines import CAPABILITIES, CountingEngine
 
 
 def open_yardstick(context: OpenContext) -> StreamEngine:
@@ -27,9 +41,29 @@ def open_yardstick(context: OpenContext) -> StreamEngine:
     return from_generator(run, CAPABILITIES)
 
 
+class Weighing(CountingEngine):
+    """Counts its replies."""
+
+    replies = 0
+
+    def step(self) -> Sequence[Event]:
+        found: list[Event] = []
+        for event in super().step():
+            if isinstance(event, Finished):
+                self.replies += 1
+                found.append(Text(id=event.id, text=json.dumps({"weight": {"replies": self.replies}})))
+            found.append(event)
+        return found
+
+
+def open_weighing(context: OpenContext) -> StepEngine:
+    return Weighing(context)
+
+
 async def test_the_report(make: Make, home: Path) -> None:
     session = make()
-    session = session.like(replace(session.spec, baseline=f"{__name__}:open_yardstick"))
+    here = {"baseline": f"{__name__}:open_yardstick", "figures": f"{__name__}:open_weighing"}
+    session = session.like(replace(session.spec, **here))  # type: ignore[arg-type]
     plan = Plan(rounds=ROUNDS_A_START + 1, cancels=2, requests=21, prompt_words=30, reply_tokens=6)
     notes: list[str] = []
     report = await measure(session, plan, notes.append)
@@ -43,18 +77,30 @@ async def test_the_report(make: Make, home: Path) -> None:
     assert sum(cancel["phases"].values()) == cancel["n"]
     memory = report["memory"]
     assert memory["worker_mb"] > 5 and memory["parent_mb"] > 5 and memory["growth_pct"] is not None
+    assert report["weight"] == {"replies": plan.rounds}
     assert notes
+
+
+def variants(options: Any, facts: Mapping[str, Any]) -> Iterable[Variant]:
+    assert not options.child and facts["child"] is None
+    yield Variant(name="noisy", options={"noise": True})
+    yield Variant(name="broken", options={"fail_open": True})
+    yield Variant(name="reading", options={"noise": True}, measure="prefill")
+    yield Variant(name="leaving", measure="cancel")
 
 
 async def test_variants_are_compared_with_the_engine_as_it_was_opened(make: Make) -> None:
     session = make()
-    variants = {"noisy": {"noise": True}, "broken": {"fail_open": True}}
-    session = session.like(replace(session.spec, variants=variants))
+    session = session.like(replace(session.spec, variants=f"{__name__}:variants"))
+    plan = Plan(rounds=2, cancels=4, prompt_words=30)
     async with session:
         await session.load()
-        found = (await compare(session, 2, lambda text: None))["variants"]
-        assert await compare(make(), 2, lambda text: None) == {}
+        found = (await compare(session, plan, lambda text: None))["variants"]
+        assert await compare(make(), plan, lambda text: None) == {}
     noisy = found["noisy"]
     assert noisy["text_equal"] and noisy["rounds"] == 2
     assert noisy["decode_ratio"] > 0 and noisy["decode_tps"] > 0 and noisy["plain_tps"] > 0
     assert "error" in found["broken"]
+    reading = found["reading"]
+    assert reading["prefill_ratio"] > 0 and reading["prefill_tps"] > 0 and reading["plain_tps"] > 0
+    assert 0 < found["leaving"]["n"] <= 4 and found["leaving"]["max_ms"] > 0

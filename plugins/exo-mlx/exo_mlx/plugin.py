@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from exocli import BackendSpec, Capabilities, hookimpl
+from exocli import BackendSpec, Capabilities, Variant, hookimpl
 
 CAPABILITIES = Capabilities(
     tasks=("chat", "complete"),
@@ -27,6 +28,11 @@ EMBEDDING_CAPABILITIES = Capabilities(
 """Of a model that makes embeddings. A cancel is seen between batches of texts."""
 
 
+def variants(options: Any, facts: Mapping[str, Any]) -> Iterable[Variant]:
+    """What `exo bench` compares."""
+    yield Variant(name="lookup", options={"speculate": "lookup"})
+
+
 @hookimpl
 def exo_backends() -> Iterable[BackendSpec]:
     yield BackendSpec(
@@ -40,7 +46,7 @@ def exo_backends() -> Iterable[BackendSpec]:
         probe="exo_mlx.probe:probe",
         doctor="exo_mlx.probe:checks",
         baseline="exo_mlx.baseline:open_bare",
-        variants={"lookup": {"speculate": "lookup"}},
+        variants="exo_mlx.plugin:variants",
         models="exo_mlx.models:source",
         capabilities=replace(CAPABILITIES, tasks=(*CAPABILITIES.tasks, *EMBEDDING_CAPABILITIES.tasks)),
     )

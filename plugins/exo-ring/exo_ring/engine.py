@@ -18,7 +18,7 @@ from exo_mlx import guard, loader
 from exo_mlx.engine import MlxEngine
 from exo_mlx.sampling import Settings
 from exo_ring import formation
-from exo_ring.agreement import Agreement
+from exo_ring.agreement import Agreement, Carrier
 from exo_ring.generator import RingGenerator, quiet_sampler
 from exo_ring.pipeline import Stage
 from exo_ring.place import Place
@@ -29,7 +29,7 @@ class RingEngine(MlxEngine):
         ring = formation.form(context)
         self._plan = ring.plan
         self._place = Place(ring, context)
-        self._agreement = Agreement(self._place.carrier)
+        self._agreement = self.make_agreement(self._place.carrier)
         # Only who leads can lead too far: the socket's buffers would take dozens of chunks.
         self.max_lead = context.size if context.rank == 0 else None
         super().__init__(replace(context, model=str(ring.folder)))
@@ -37,6 +37,10 @@ class RingEngine(MlxEngine):
             self._preparer.grammars.warm()
         # Logprobs are where the sampling is, the text comes from rank 0.
         self.capabilities = replace(self.capabilities, logprobs=not self._place.pipelined)
+
+    def make_agreement(self, carrier: Carrier) -> Agreement:
+        """How ranks stay in step; figures.py measures what that costs."""
+        return Agreement(carrier)
 
     def load(self, context: OpenContext) -> loader.Loaded:
         return self._place.load()
@@ -80,8 +84,9 @@ class RingEngine(MlxEngine):
         return self._place.least(numbers)
 
     def agree(self, received: int) -> int:
+        decodes = bool(self._live) and all(live.decoding for live in self._live.values())
         with mx.stream(self._stream):
-            return self._agreement.agree(received)
+            return self._agreement.agree(received, ahead=decodes)
 
     def _leave(self, live: Any) -> None:
         super()._leave(live)

@@ -7,7 +7,7 @@ an evaluation of its own, so that the order of the calls is the order on the wir
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -22,6 +22,7 @@ class Link:
     def __init__(self, group: Any, *, wire: Any) -> None:
         self.rank, self.size = group.rank(), group.size()
         self.sends_tokens = self.rank == self.size - 1
+        self.in_turn = False
         self._group, self._wire = group, wire
 
     def send(self, hidden: Array) -> None:
@@ -30,15 +31,18 @@ class Link:
     def receive(self, shape: tuple[int, ...]) -> Array:
         return self._take(shape, self._wire, self.rank - 1)
 
-    def pass_numbers(self, numbers: Sequence[int] | None, count: int) -> list[int]:
+    def pass_numbers(self, numbers: Sequence[int] | None, count: int) -> Callable[[], list[int]]:
         """The first rank's `numbers` (count of them, 64 bits), on every rank. They go the way that the
-        hidden states go, so the stages do not wait for each other."""
+        hidden states go, so the stages do not wait for each other. Passed on as they are, unseen."""
         if self.rank > 0:
-            numbers = self._take((count,), mx.int64, self.rank - 1).tolist()
-        assert numbers is not None
+            header: Array = self._take((count,), mx.int64, self.rank - 1)
+        else:
+            assert numbers is not None
+            header = mx.array(list(numbers), dtype=mx.int64)
         if self.rank + 1 < self.size:
-            self._put(mx.array(list(numbers), dtype=mx.int64), self.rank + 1)
-        return list(numbers)
+            self._put(header, self.rank + 1)
+        wait: Callable[[], list[int]] = header.tolist
+        return wait
 
     def share_tokens(self, ids: Array) -> Array:
         """The last rank's `ids` (token ids and marks), on every rank: last to first (they are neighbours in

@@ -32,6 +32,8 @@ def exo_backends() -> Iterable[BackendSpec]:
         open_options="exo_ring.options:Options",
         probe="exo_ring.plugin:probe",
         baseline="exo_ring.baseline:open_bare",
+        variants="exo_ring.variants:variants",
+        figures="exo_ring.figures:open_engine",
         models="exo_ring.models:source",
         launch="exo_ring.launcher:launch",
         capabilities=CAPABILITIES,
