@@ -209,6 +209,8 @@ class RankGroup:
                     "install one version of exocli everywhere."
                 )
                 self._fail(Unavailable(text, rank=rank))
+            case "hello":
+                self._verdict.started(rank)
             case "step":
                 self._on_step(rank, line)
             case "prepared":

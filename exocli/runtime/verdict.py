@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from exocli.errors import ExoError, WorkerDied
+from exocli.errors import ExoError, Unavailable, WorkerDied
 
 
 class Verdict:
@@ -18,6 +18,11 @@ class Verdict:
         self._tail = tail
         self._complaints: list[tuple[int, ExoError]] = []
         self._deaths: list[tuple[int, str]] = []
+        self._started: set[int] = set()
+
+    def started(self, rank: int) -> None:
+        """Its process is ours: it has said hello. What ended before was the command that should start it."""
+        self._started.add(rank)
 
     def complained(self, rank: int, error: ExoError) -> None:
         self._complaints.append((rank, error))
@@ -37,8 +42,10 @@ class Verdict:
         for rank, reason in self._deaths:
             if rank not in spoke:
                 tail = self._tail(rank)
-                text = f"{self._name(rank)} of {self._backend} {reason}."
-                if tail and "SIGKILL" not in reason:
-                    text += f" Its last line: {tail[-1]}"
-                return WorkerDied(text, rank=rank, stderr=tail or None)
+                who = f"{self._name(rank)} of {self._backend}"
+                last = f" Its last line: {tail[-1]}" if tail and "SIGKILL" not in reason else ""
+                if rank not in self._started:
+                    text = f"{who} could not be started: its command {reason}.{last}"
+                    return Unavailable(text, rank=rank, stderr=tail or None)
+                return WorkerDied(f"{who} {reason}.{last}", rank=rank, stderr=tail or None)
         return self._complaints[0][1] if self._complaints else None
