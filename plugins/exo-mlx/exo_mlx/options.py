@@ -30,6 +30,17 @@ class Options:
     chat_template: str | None = None
     force: bool = False
 
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"The option {name} must be at least {least}, not {value}.")
+
+
+_LEAST = {
+    **dict.fromkeys(("cancel_latency_ms", "chunk", "blas_threads", "context", "kv_budget"), 1),
+    **dict.fromkeys(("cache_entries", "cache_tokens"), 0),
+}
 
 MOST_DRAFTED = 31
 """A pass then has the size of the smallest prefill chunk, so that a cancel waits no longer for it."""
@@ -48,6 +59,7 @@ class LocalOptions(Options):
     adapter: str | None = None
 
     def __post_init__(self) -> None:
+        Options.__post_init__(self)
         if self.speculate != "off" and self.draft is not None:
             raise ValueError("Give either speculate or draft: one of them drafts.")
         if self.speculate_tokens is not None and not 1 <= self.speculate_tokens <= MOST_DRAFTED:

@@ -31,6 +31,7 @@ class Options(MlxOptions):
     stall_timeout: float | None = None
 
     def __post_init__(self) -> None:
+        MlxOptions.__post_init__(self)
         if self.ranks is not None and self.ranks < 2:
             raise ValueError("The option ranks must be at least 2; one rank is the backend mlx.")
         if self.ranks is not None and self.hostfile is not None:
