@@ -1,6 +1,6 @@
-"""One rank of test_ring_pipeline: every architecture at every split, against the whole model.
+"""One rank of test_pipeline: every architecture at every split or tensor parallel, against the whole model.
 
-argv: a JSON list of [name, split]. Prints one JSON line a case, from the last rank.
+argv: a JSON list of [name, split], null = tensor parallel. Prints one JSON line a case, from the last rank.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
 
-from exo_ring.agreement import Agreement
+from exo_ring import tensor
+from exo_ring.agreement import Agreement, Carrier
 from exo_ring.generator import RingGenerator, quiet_sampler
 from exo_ring.link import Link
 from exo_ring.pipeline import Stage
+from exo_ring.tensor import Collective
 from tests.exo_ring.models import CONFIGS, build
 
 CHUNK = 8
@@ -82,24 +84,30 @@ def filled(model: Any) -> list[Any]:
 def main() -> None:
     group = mx.distributed.init(backend="ring", strict=True)
     rank, size = group.rank(), group.size()
+    last = rank == size - 1
     link = Link(group, wire=mx.float32)
     for name, split in json.loads(sys.argv[1]):
         whole = build(name)
-        start = sum(split[:rank])
-        stage = Stage(whole, CONFIGS[name]["model_type"], start, start + split[rank], link)
+        if split is None:
+            carrier: Carrier = Collective(group)
+            part, samples = tensor.shard(build(name), group, "keep"), rank == 0
+        else:
+            start = sum(split[:rank])
+            carrier = link
+            part = Stage(whole, CONFIGS[name]["model_type"], start, start + split[rank], link)
+            samples = last
         # A fact of the whole model: a stage without sliding windows must not decide otherwise.
         can_trim = can_trim_prompt_cache(filled(whole))
-        agreement = Agreement(link)
-        last = rank == size - 1
+        agreement = Agreement(carrier)
 
         def agree(received: int, agreement: Agreement = agreement) -> None:
             assert agreement.agree(received) == received
 
         with mx.stream(STREAM):
             generator = RingGenerator(
-                stage, carrier=link, agreement=agreement, prefill_step_size=CHUNK, stream=STREAM
+                part, carrier=carrier, agreement=agreement, prefill_step_size=CHUNK, stream=STREAM
             )
-            found = schedule(generator, stage, agree, None if last else quiet_sampler, can_trim)
+            found = schedule(generator, part, agree, None if samples else quiet_sampler, can_trim)
             if not last:
                 continue
             alone = BatchGenerator(whole, prefill_step_size=CHUNK, stream=STREAM)
