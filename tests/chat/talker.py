@@ -3,12 +3,14 @@
 talker reads a word a step and answers "heard N: " and the last message's words, a word a step.
 Words that do something: `slowly` (every step takes 30 ms), `forever`, `die` (SIGKILL itself when read),
 `deaf` (does not hear a cancel), `toolong` (over the context), `nothing` (an empty answer), `briefly`,
-`escape` (control sequences), `ponder` (it thinks first, unless told not to), `call` (it calls a tool).
+`escape` (control sequences), `ponder` (it thinks first, unless told not to), `call` (it calls a tool),
+`format` (answers with the format that was asked for). A base model (load=base) only goes on with a text.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -46,6 +48,7 @@ CAPABILITIES = Capabilities(
     kv_on_cancel="kept",
     continue_last=True,
     seed=True,
+    schema=True,
 )
 
 
@@ -74,8 +77,8 @@ class Talker(StepEngine):
         self.kept: list[list[str]] = []
 
     def prepare(self, request: Request) -> Prepared:
-        words = " ".join(str(m.content) for m in request.messages).split()
-        last = str(request.messages[-1].content).split()
+        said = [str(message.content) for message in request.messages] or [request.prompt or ""]
+        words, last = " ".join(said).split(), said[-1].split()
         if "toolong" in last:
             text = "The prompt has 1,500 tokens, the model's context holds 1,000."
             raise ContextOverflow(text, prompt_tokens=1500, context=1000)
@@ -88,8 +91,9 @@ class Talker(StepEngine):
             answer = [*answer[:2], "briefly"]
         if "nothing" in last:
             answer = []
-        thought = request.messages[-1].reasoning or ""
-        if request.continue_last and thought:
+        if "format" in last:
+            answer = [json.dumps(request.format)]
+        if request.continue_last and request.messages[-1].reasoning:
             answer = ["~then", *answer]
         if "ponder" in last and request.reasoning is not False:
             answer = ["~hmm", "~well", *answer]

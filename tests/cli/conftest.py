@@ -65,6 +65,13 @@ def shelf(site: Path) -> Path:
 
 
 @pytest.fixture
+def talker(site: Path) -> None:
+    """The backends of tests/chat/talker.py, installed."""
+    write_distribution(site, "talker", "from tests.chat.talker import exo_backends\n")
+    forget_plugins()
+
+
+@pytest.fixture
 def exo(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Run a command line in this process."""
 

@@ -9,8 +9,8 @@ from typing import Any
 from exocli import CancelToken, Event, Finished, Message, Progress, Request, Text
 from exocli.runtime.session import Session
 
-DOCUMENT = " ".join(f"Item {i} of the list has the value {i * 37 % 101}." for i in range(24))
-"""About 340 tokens."""
+DOCUMENT = " ".join(f"Item {i} of the list has the value {i * 37 % 101}." for i in range(18))
+"""About 250 tokens."""
 
 
 def ask(*texts: str, **fields: Any) -> Request:

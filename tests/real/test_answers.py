@@ -32,8 +32,8 @@ async def test_a_follow_up_prefills_only_what_is_new(session: Session) -> None:
 async def test_two_chats_with_one_beginning_do_not_mix(session: Session) -> None:
     """B20: alternating, each equals what it says alone."""
     left = Message(role="system", content="You answer in one short sentence.")
-    one = Request(messages=(left, Message(role="user", content=CAPITAL)), max_tokens=16)
-    two = Request(messages=(left, Message(role="user", content="What is two plus two?")), max_tokens=16)
+    one = Request(messages=(left, Message(role="user", content=CAPITAL)), max_tokens=10)
+    two = Request(messages=(left, Message(role="user", content="What is two plus two?")), max_tokens=10)
     alone = [(await answer(session, replace(r, id=r.id + "a"))).text for r in (one, two)]
     for request, expected in zip((one, two), alone, strict=True):
         assert (await answer(session, request)).text == expected
@@ -52,7 +52,7 @@ def same_or_near_tie(batched: Answer, alone: Answer) -> None:
 
 async def test_eight_at_once_equal_their_solo_runs(session: Session) -> None:
     questions = [f"Write one sentence about the number {n}." for n in range(8)]
-    requests = [ask(q, logprobs=5, max_tokens=8) for q in questions]
+    requests = [ask(q, logprobs=5, max_tokens=6) for q in questions]
     together = await asyncio.gather(*(answer(session, r) for r in requests))
     for request, got in zip(requests, together, strict=True):
         same_or_near_tie(got, await answer(session, replace(request, id=request.id + "solo")))
@@ -62,7 +62,7 @@ async def test_seeds(session: Session) -> None:
     """B50: reproducible in parallel with others, and distinct."""
 
     def drawn(seed: int | None) -> Request:
-        return ask("Tell me a story.", sampling=Sampling(temperature=1.0, seed=seed), max_tokens=12)
+        return ask("Tell me a story.", sampling=Sampling(temperature=1.0, seed=seed), max_tokens=8)
 
     alone = (await answer(session, drawn(5))).text
     one, two, other, free = await asyncio.gather(*(answer(session, drawn(seed)) for seed in (5, 5, 6, None)))

@@ -25,23 +25,40 @@ def after(tokens: int) -> object:
     return at
 
 
+async def killed_at(session: Session, request: Request, at: type[Event]) -> None:
+    """kill -9 at the first such event: a clear error, and another worker for whoever asks next."""
+    (pid,) = session.pids
+
+    def kill(event: Event) -> bool:
+        if isinstance(event, at):
+            os.kill(pid, signal.SIGKILL)
+        return False
+
+    got = await answer(session, request, at=kill)
+    assert got.finished.reason == "error"
+    assert got.finished.error is not None
+    assert got.finished.error["code"] == "worker_died"
+    assert "SIGKILL" in got.finished.error["message"]
+    assert pid not in session.pids
+
+
 async def test_cancel_in_prefill_and_resume_equals_the_uncancelled_run(session: Session) -> None:
-    """B18: cancelled at 60 %, sent again: it goes on from there and says the same."""
+    """B18: cancelled half-way, sent again: it goes on from there and says what a fresh worker says, here one
+    that follows on a worker killed while it read."""
     request = ask("First. " + DOCUMENT + " What is this list about?")
-    got = await answer(session, request, at=after(150))  # type: ignore[arg-type]
+    got = await answer(session, request, at=after(130))  # type: ignore[arg-type]
     receipt = got.finished.cancel
     assert got.finished.reason == "cancelled"
     assert receipt is not None
     assert receipt.phase == "prefill"
-    assert 150 <= receipt.processed < receipt.total
+    assert 130 <= receipt.processed < receipt.total
     assert receipt.kept_tokens == receipt.processed
     assert receipt.latency_ms > 0
     assert (receipt.ranks, receipt.confirmed, receipt.killed) == (1, True, False)
     again = await answer(session, replace(request, id="again"))
     assert again.cached >= receipt.kept_tokens
     assert again.progress[0].processed == again.cached
-    # A differing head keeps the fresh run from using the cache; the rest of the prompt is the same.
-    await session.kill()
+    await killed_at(session, ask("Killed. " + DOCUMENT), Progress)
     fresh = await answer(session, replace(request, id="fresh"))
     assert fresh.cached == 0
     assert fresh.text == again.text
@@ -50,7 +67,7 @@ async def test_cancel_in_prefill_and_resume_equals_the_uncancelled_run(session: 
 async def test_cancel_twice_in_one_prefill_goes_on_each_time(session: Session) -> None:
     request = ask("Second. " + DOCUMENT + " Name one value.")
     kept = 0
-    for number, tokens in enumerate((80, 160)):
+    for number, tokens in enumerate((60, 120)):
         got = await answer(session, replace(request, id=f"twice{number}"), at=after(tokens))  # type: ignore[arg-type]
         assert got.finished.cancel is not None
         assert got.cached >= kept
@@ -59,7 +76,8 @@ async def test_cancel_twice_in_one_prefill_goes_on_each_time(session: Session) -
 
 
 async def test_cancel_in_decode_stops_within_a_token_and_keeps_the_text(session: Session) -> None:
-    """B16: what follows equals a fresh process on the same transcript."""
+    """B16: what follows equals a fresh process on the same transcript, here one that follows on a worker
+    killed while it wrote."""
     pieces: list[str] = []
 
     def third(event: Event) -> bool:
@@ -76,14 +94,15 @@ async def test_cancel_in_decode_stops_within_a_token_and_keeps_the_text(session:
     follow = ask("Write a long story about a dog.", got.text, CAPITAL)
     warm = await answer(session, follow)
     assert warm.cached > 0
-    await session.kill()
+    await killed_at(session, ask(CAPITAL), Text)
     cold = await answer(session, replace(follow, id="cold"))
     assert cold.cached == 0
     assert warm.text == cold.text
+    assert "Paris" in (await answer(session, ask(CAPITAL))).text
 
 
 async def test_a_survivor_is_not_touched_by_a_cancel_beside_it(session: Session) -> None:
-    survivor = ask("Count from one to twenty in words.", max_tokens=20)
+    survivor = ask("Count from one to twenty in words.", max_tokens=14)
     alone = await answer(session, survivor)
     cancel = CancelToken()
 
@@ -135,26 +154,11 @@ async def test_random_cancels_leave_one_worker_alive_and_its_memory_flat(
     assert "Paris" in (await answer(session, ask(CAPITAL, id="last"))).text
 
 
-@pytest.mark.parametrize("phase", ["prefill", "decode", pytest.param("idle", marks=pytest.mark.soak)])
-async def test_a_killed_worker_is_told_and_the_next_prompt_works(session: Session, phase: str) -> None:
+@pytest.mark.soak
+async def test_a_worker_killed_while_idle_is_not_missed(session: Session) -> None:
     await session.load()
     (pid,) = session.pids
-
-    def kill_now(event: Event) -> bool:
-        if isinstance(event, Progress if phase == "prefill" else Text):
-            os.kill(pid, signal.SIGKILL)
-        return False
-
-    if phase == "idle":
-        os.kill(pid, signal.SIGKILL)
-    else:
-        got = await answer(
-            session, ask(f"{phase}: {DOCUMENT if phase == 'prefill' else CAPITAL}"), at=kill_now
-        )
-        assert got.finished.reason == "error"
-        assert got.finished.error is not None
-        assert got.finished.error["code"] == "worker_died"
-        assert "SIGKILL" in got.finished.error["message"]
+    os.kill(pid, signal.SIGKILL)
     assert "Paris" in (await answer(session, ask(CAPITAL))).text
     assert session.pids != [pid]
 

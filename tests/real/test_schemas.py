@@ -114,6 +114,7 @@ async def test_a_schema_for_a_base_models_task(session: Session) -> None:
     assert got.text in (" yes", " no")
 
 
+@pytest.mark.soak
 def test_exo_run_with_a_schema(spawn: Spawn, tmp_path: Path) -> None:
     out, err, code = run(spawn, tmp_path / "person.json", json.dumps(PERSON))
     assert code == 0, err

@@ -35,9 +35,13 @@ async def reply(
     return events
 
 
+def children_of(pid: int) -> set[int]:
+    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
 def children() -> set[int]:
     """This process's children. Fixtures of other modules may have some: compare with those before."""
-    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+    return children_of(os.getpid())
 
 
 def end(events: list[Event]) -> Finished:
