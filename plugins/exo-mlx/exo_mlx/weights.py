@@ -5,7 +5,6 @@ Knows MLX modules; no files, no tokenizer, no requests.
 
 from __future__ import annotations
 
-import gc
 from typing import Any, Literal
 
 import mlx.core as mx
@@ -99,7 +98,6 @@ def _make_float32(model: Any, progress: ProgressFn) -> None:
             model.update(tree_unflatten([(name, array)]))
         mx.eval(array)
     progress(total, total)
-    gc.collect()
     mx.clear_cache()
 
 
