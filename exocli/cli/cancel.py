@@ -14,7 +14,7 @@ from exocli.errors import ExoError, UsageError
 @click.command(help="Cancel a request of a running server.")
 @click.argument("request_id", metavar="ID", required=False)
 @option("--all", "everything", is_flag=True, help="Cancel every request.")
-@option("--url", metavar="URL", help="The server; http://127.0.0.1:52415 unless told otherwise.")
+@option("--url", metavar="URL", help="The server; unless told otherwise the one that runs here.")
 @json_option
 def cancel(request_id: str | None, everything: bool, url: str | None, as_json: bool) -> int:
     from exocli.server.client import Server

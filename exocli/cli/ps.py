@@ -12,7 +12,7 @@ from exocli.cli.render import print_json, print_table, size_text
 
 
 @click.command(help="Show what a running server has loaded and what it works on.")
-@option("--url", metavar="URL", help="The server; http://127.0.0.1:52415 unless told otherwise.")
+@option("--url", metavar="URL", help="The server; unless told otherwise the one that runs here.")
 @json_option
 def ps(url: str | None, as_json: bool) -> None:
     from exocli.server.client import Server

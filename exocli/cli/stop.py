@@ -11,7 +11,7 @@ from exocli.errors import ExoError, ModelNotFound
 
 @click.command(help="Unload a model of a running server.")
 @click.argument("model", metavar="MODEL")
-@option("--url", metavar="URL", help="The server; http://127.0.0.1:52415 unless told otherwise.")
+@option("--url", metavar="URL", help="The server; unless told otherwise the one that runs here.")
 @json_option
 def stop(model: str, url: str | None, as_json: bool) -> None:
     from exocli.server.client import Server

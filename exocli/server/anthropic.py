@@ -107,6 +107,8 @@ class CountRequest(Common):
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = None
     """What `output_config.format` was called while it was a beta."""
+    mcp_servers: list[Any] | None = None
+    container: Any = None
 
 
 class MessagesRequest(CountRequest):
@@ -142,6 +144,8 @@ def parse_messages(raw: bytes) -> Call:
 def _shared(body: CountRequest) -> dict[str, Any]:
     if not body.messages:
         raise BadRequest("messages: give at least one message.", field="messages")
+    for field in ("mcp_servers", "container"):
+        convert.refuse(field, getattr(body, field), "is only to be had of Anthropic's own servers")
     messages: list[Message] = []
     system = _plain_text(body.system, "system") if body.system else ""
     if system:

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from exocli import served
 from exocli.errors import ExoError, Unavailable
 
 DEFAULT_URL = "http://127.0.0.1:52415"
@@ -16,10 +17,14 @@ ANSWER_S = 60.0
 
 
 class Server:
-    """A running `exo serve`. `url` may end in a slash or in /v1; the key is EXO_API_KEY's first."""
+    """A running `exo serve`. `url` may end in a slash or in /v1, None = the one of this machine; the key is
+    EXO_API_KEY's first."""
 
     def __init__(self, url: str | None) -> None:
-        self.url = (url or DEFAULT_URL).rstrip("/").removesuffix("/v1").rstrip("/")
+        if not url:
+            here = served.find()
+            url = here.url if here is not None else DEFAULT_URL
+        self.url = url.rstrip("/").removesuffix("/v1").rstrip("/")
         if "://" not in self.url:
             self.url = f"http://{self.url}"
 

@@ -81,6 +81,7 @@ class ChatRequest(OpenAIRequest):
     continue_final_message: bool | None = None
     functions: list[Any] | None = None
     function_call: Any = None
+    web_search_options: dict[str, Any] | None = None
     modalities: list[str] | None = None
     audio: dict[str, Any] | None = None
 
@@ -92,6 +93,8 @@ def parse_chat(raw: bytes) -> Call:
     convert.refuse("functions", body.functions, "is replaced by tools")
     convert.refuse("function_call", body.function_call, "is replaced by tool_choice")
     convert.refuse("audio", body.audio)
+    if body.web_search_options is not None:  # an empty one asks for a search too
+        raise BadRequest("web_search_options: this server searches nothing.", field="web_search_options")
     if body.modalities not in (None, [], ["text"]):
         raise BadRequest('modalities: this server writes "text" only.', field="modalities")
     if not body.messages:

@@ -179,6 +179,13 @@ def _part(part: InputPart, where: str) -> Part:
     raise BadRequest(f'{where}: a part of type "{part.type[:40]}" is not supported here.', field=where)
 
 
+ENDED = {
+    "cancelled": "cancelled",
+    "length": "incomplete",
+    "content_filter": "incomplete",
+    "error": "failed",
+}
+"""How a response that is over ended, in this API's words."""
 API = Api("openai.responses", parse_responses, ResponsesReply)
 
 
@@ -200,8 +207,9 @@ async def cancel_response(http: HttpRequest) -> Response:
     registry = state_of(http).requests
     running = registry.find(http.path_params["id"])
     code, receipt = await registry.cancel(http.path_params["id"])
+    ended = {"cancelled": "cancelled", "cancelling": "in_progress"}.get(receipt["state"])
+    status = ended or ENDED.get(receipt["reason"], "completed")
     if running is None:
-        return json_response({"object": "response", "status": "completed", **receipt})
-    ended = {"cancelled": "cancelled", "finished": "completed", "cancelling": "in_progress"}
-    body = envelope(running, running.model.name, ended[receipt["state"]])
+        return json_response({"object": "response", **receipt, "status": status})
+    body = envelope(running, running.model.name, status)
     return json_response({**body, "exo": {"cancel": receipt}}, code)

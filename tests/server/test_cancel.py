@@ -190,6 +190,12 @@ def test_responses_has_routes_of_its_own(server: Serving):
     assert (ended["status"], ended["exo"]["cancel"]["state"]) == ("cancelled", "cancelled")
     asking.join(5)
     assert server.get("/v1/responses/resp_mine", headers=HEADERS).status_code == 404
+    late = server.post("/v1/responses/resp_mine/cancel", headers=HEADERS).json()
+    assert (late["state"], late["status"]) == ("finished", "cancelled")
+    cut = {**HEADERS, "X-Request-Id": "cut"}
+    server.post(RESPONSES.path, RESPONSES.ask("a b c", False, max_output_tokens=1), headers=cut)
+    late = server.post("/v1/responses/cut/cancel", headers=HEADERS).json()
+    assert (late["state"], late["status"], late["reason"]) == ("finished", "incomplete", "length")
 
 
 def test_a_deadline_is_a_cancel_that_says_so(server: Serving):

@@ -76,6 +76,7 @@ def test_ps_shows_models_and_requests(server: Serving, exo: Exo):
     rows: Any = json.loads(exo("ps", "--json", "--url", f"{server.url}/v1/").stdout)
     assert rows["requests"][0]["id"] == "ps-request"
     assert rows["models"][0]["size_vram"] == 1234
+    assert exo("ps").stdout.splitlines()[:2] == lines[:2], "the server of this machine is found"
     exo("cancel", "--all", url=server.url)
     thread.join(5)
 

@@ -145,6 +145,7 @@ def test_an_image_reaches_the_engine_as_a_file_and_goes_with_the_request(server:
         ("tools", [{"type": "web_search"}]),
         ("functions", [{"name": "f"}]),
         ("audio", {"voice": "alloy"}),
+        ("web_search_options", {}),
         ("modalities", ["audio"]),
         ("timeout", 0),
     ],
