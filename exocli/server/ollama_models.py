@@ -98,6 +98,7 @@ async def show(http: HttpRequest) -> Response:
         found = model.opened.capabilities
         capabilities += ["tools"] if found.tools else []
         capabilities += ["vision"] if "image" in found.inputs else []
+        capabilities += ["thinking"] if found.reasoning else []
     facts = {f"{served.backend}.{key}": value for key, value in model.facts.items() if _plain(value)}
     context = model.facts.get("context")
     if context:

@@ -189,6 +189,10 @@ def test_anthropic_refuses_what_only_its_own_servers_have(server: Serving):
     assert answer.status_code == 400
     assert answer.json()["type"] == "error"
     assert "web_search" in answer.json()["error"]["message"]
+    for field, value in (("mcp_servers", [{"name": "m"}]), ("container", "c")):
+        answer = server.post("/v1/messages", ANTHROPIC.ask("hi", stream=False, **{field: value}))
+        assert answer.status_code == 400
+        assert answer.json()["error"]["details"]["field"] == field
 
 
 # ------------------------------------------------------------------------------------------ Responses
@@ -220,6 +224,38 @@ def test_responses_input_items(server: Serving):
     assert answer["output"][0]["content"][0]["text"] == "three four"
     assert answer["usage"]["input_tokens"] == 5
     assert server.get("/v1/responses/resp_unknown").status_code == 404
+
+
+def test_responses_repeat_what_was_asked(server: Serving):
+    said = {"instructions": "be brief", "metadata": {"a": "b"}, "tool_choice": "auto"}
+    answer = server.post("/v1/responses", RESPONSES.ask("hi", stream=False, **said)).json()
+    assert answer.items() >= {**said, "parallel_tool_calls": True}.items()
+
+
+TWO_CALLS = json.dumps([["text", "so"], ["tool", "f", '{"a": 1}'], ["tool", "f", '{"a": 2}']])
+FUNCTION = {"name": "f", "parameters": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("api", "more"),
+    [
+        (apis.CHAT, {"tools": [{"type": "function", "function": FUNCTION}], "parallel_tool_calls": False}),
+        (RESPONSES, {"tools": [{"type": "function", **FUNCTION}], "parallel_tool_calls": False}),
+        (
+            ANTHROPIC,
+            {
+                "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+                "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+            },
+        ),
+    ],
+    ids=repr,
+)
+def test_one_tool_call_where_parallel_ones_are_not_wanted(server: Serving, api: Api, more: Any):
+    for stream in (False, True):
+        answer = server.post(api.path, api.ask(TWO_CALLS, stream, **more)).text
+        assert re.search(r'"a\W+1', answer)
+        assert not re.search(r'"a\W+2', answer)
 
 
 # ----------------------------------------------------------------------------------------- completions
@@ -275,7 +311,7 @@ def test_ollama_tools_thinking_and_options(server: Serving):
 def test_ollama_models_routes(server: Serving):
     assert [m["name"] for m in server.get("/api/tags").json()["models"]] == ["scripted:latest"]
     shown = server.post("/api/show", {"model": "scripted"}).json()
-    assert "tools" in shown["capabilities"]
+    assert shown["capabilities"] == ["completion", "tools", "vision", "thinking"]
     assert shown["model_info"]["scripted.context_length"] == 5000
     assert server.post("/api/show", {"model": "nope"}).status_code == 404
     assert server.get("/api/version").json()["version"]

@@ -46,6 +46,7 @@ CAPABILITIES = Capabilities(
     max_concurrency=4,
     context=CONTEXT,
     tools=True,
+    reasoning=True,
     schema=True,
     logprobs=True,
     seed=True,
