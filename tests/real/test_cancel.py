@@ -16,6 +16,7 @@ from exocli.runtime.session import Session
 from tests.real.asking import DOCUMENT, answer, ask
 
 CAPITAL = "What is the capital of France?"
+STORY = "Write a long story about a dog."
 
 
 def after(tokens: int) -> object:
@@ -25,27 +26,8 @@ def after(tokens: int) -> object:
     return at
 
 
-async def killed_at(session: Session, request: Request, at: type[Event]) -> None:
-    """kill -9 at the first such event: a clear error, and another worker for whoever asks next."""
-    (pid,) = session.pids
-
-    def kill(event: Event) -> bool:
-        if isinstance(event, at):
-            os.kill(pid, signal.SIGKILL)
-        return False
-
-    got = await answer(session, request, at=kill)
-    assert got.finished.reason == "error"
-    assert got.finished.error is not None
-    assert got.finished.error["code"] == "worker_died"
-    assert "SIGKILL" in got.finished.error["message"]
-    assert pid not in session.pids
-
-
-async def test_cancel_in_prefill_and_resume_equals_the_uncancelled_run(session: Session) -> None:
-    """B18: cancelled half-way, sent again: it goes on from there and says what a fresh worker says, here one
-    that follows on a worker killed while it read."""
-    request = ask("First. " + DOCUMENT + " What is this list about?")
+async def cut_in_prefill(session: Session, request: Request) -> str:
+    """B18: cancelled half-way and sent again it goes on from there; → what it then says."""
     got = await answer(session, request, at=after(130))  # type: ignore[arg-type]
     receipt = got.finished.cancel
     assert got.finished.reason == "cancelled"
@@ -58,10 +40,66 @@ async def test_cancel_in_prefill_and_resume_equals_the_uncancelled_run(session: 
     again = await answer(session, replace(request, id="again"))
     assert again.cached >= receipt.kept_tokens
     assert again.progress[0].processed == again.cached
-    await killed_at(session, ask("Killed. " + DOCUMENT), Progress)
-    fresh = await answer(session, replace(request, id="fresh"))
-    assert fresh.cached == 0
-    assert fresh.text == again.text
+    return again.text
+
+
+async def cut_in_decode(session: Session) -> str:
+    """Cancelled within a token; → the partial text."""
+    pieces: list[str] = []
+
+    def third(event: Event) -> bool:
+        if isinstance(event, Text):
+            pieces.append(event.text)
+        return len(pieces) >= 3
+
+    got = await answer(session, ask(STORY, max_tokens=200), at=third)
+    receipt = got.finished.cancel
+    assert receipt is not None
+    assert receipt.phase == "decode"
+    assert got.finished.usage.completion_tokens <= 6
+    assert got.text == "".join(got.pieces)
+    return got.text
+
+
+async def kill_one_that_reads_and_one_that_writes(session: Session) -> None:
+    """kill -9: a clear error for both."""
+    (pid,) = session.pids
+    writes = asyncio.Event()
+
+    def writing(event: Event) -> bool:
+        if isinstance(event, Text):
+            writes.set()
+        return False
+
+    def kill(event: Event) -> bool:
+        if isinstance(event, Progress) and event.processed < event.total:
+            os.kill(pid, signal.SIGKILL)
+        return False
+
+    other = asyncio.ensure_future(answer(session, ask(STORY, max_tokens=200), at=writing))
+    await writes.wait()
+    for got in (await answer(session, ask("Killed. " + DOCUMENT), at=kill), await other):
+        assert got.finished.reason == "error"
+        assert got.finished.error is not None
+        assert got.finished.error["code"] == "worker_died"
+        assert "SIGKILL" in got.finished.error["message"]
+    assert pid not in session.pids
+
+
+async def test_what_a_cancel_kept_equals_a_fresh_worker(session: Session) -> None:
+    """B16, B18: what follows on a cancel is what a worker says that never heard of it: here the one that
+    comes after a kill -9."""
+    request = ask("First. " + DOCUMENT + " What is this list about?")
+    resumed = await cut_in_prefill(session, request)
+    follow = ask(STORY, await cut_in_decode(session), CAPITAL)
+    warm = await answer(session, follow)
+    assert warm.cached > 0
+    await kill_one_that_reads_and_one_that_writes(session)
+    for once, text in ((request, resumed), (follow, warm.text)):
+        fresh = await answer(session, replace(once, id=f"fresh {once.id}"))
+        assert fresh.cached < 40, "no more than how every chat begins"
+        assert fresh.text == text
+    assert "Paris" in (await answer(session, ask(CAPITAL))).text
 
 
 async def test_cancel_twice_in_one_prefill_goes_on_each_time(session: Session) -> None:
@@ -73,32 +111,6 @@ async def test_cancel_twice_in_one_prefill_goes_on_each_time(session: Session) -
         assert got.cached >= kept
         kept = got.finished.cancel.kept_tokens or 0
         assert kept >= tokens
-
-
-async def test_cancel_in_decode_stops_within_a_token_and_keeps_the_text(session: Session) -> None:
-    """B16: what follows equals a fresh process on the same transcript, here one that follows on a worker
-    killed while it wrote."""
-    pieces: list[str] = []
-
-    def third(event: Event) -> bool:
-        if isinstance(event, Text):
-            pieces.append(event.text)
-        return len(pieces) >= 3
-
-    got = await answer(session, ask("Write a long story about a dog.", max_tokens=200), at=third)
-    receipt = got.finished.cancel
-    assert receipt is not None
-    assert receipt.phase == "decode"
-    assert got.finished.usage.completion_tokens <= 6
-    assert got.text == "".join(got.pieces)
-    follow = ask("Write a long story about a dog.", got.text, CAPITAL)
-    warm = await answer(session, follow)
-    assert warm.cached > 0
-    await killed_at(session, ask(CAPITAL), Text)
-    cold = await answer(session, replace(follow, id="cold"))
-    assert cold.cached == 0
-    assert warm.text == cold.text
-    assert "Paris" in (await answer(session, ask(CAPITAL))).text
 
 
 async def test_a_survivor_is_not_touched_by_a_cancel_beside_it(session: Session) -> None:

@@ -32,7 +32,7 @@ def terminal(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     monkeypatch.setattr(terminals, "WAIT_S", 120.0)
     kept = {k: v for k, v in os.environ.items() if not k.startswith("EXO_") and k != "NO_COLOR"}
     opened = Terminal(
-        [sys.executable, "-m", "exocli", "chat", "--max-tokens", "40"],
+        [sys.executable, "-m", "exocli", "chat", "--max-tokens", "24"],
         {**kept, "TERM": "xterm-256color", "EXO_HOME": str(home)},
     )
     yield opened
