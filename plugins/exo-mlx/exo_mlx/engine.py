@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,17 @@ from exocli import (
     CancelToken,
     Event,
     ExoError,
-    Finished,
     OpenContext,
     Prepared,
-    Progress,
     Receipt,
     Request,
     StepEngine,
-    Usage,
 )
 from mlx_lm.generate import BatchGenerator, StopSequences
 
 from exo_mlx import draft, guard, kv_budget, loader, memory
 from exo_mlx.caches import Caches, trimmable
+from exo_mlx.live import Live
 from exo_mlx.options import LocalOptions, Options
 from exo_mlx.output import Output
 from exo_mlx.plugin import CAPABILITIES
@@ -44,32 +42,6 @@ SMALLEST_SHARE = 8
 """Tokens a step of one prompt when several share the chunk."""
 PREFILLS = 4
 """Prompts that share a chunk; the others wait, so that a long queue does not slow the first ones."""
-
-
-@dataclass
-class _Live:
-    prepared: Prepared
-    cancel: CancelToken
-    uid: int
-    output: Output
-    guard: guard.Guard | None
-    cached: int
-    processed: int
-    keep_at: int
-    decoding: bool = False
-
-    @property
-    def id(self) -> str:
-        return self.prepared.id
-
-    @property
-    def usage(self) -> Usage:
-        return Usage(
-            prompt_tokens=self.prepared.prompt_tokens,
-            cached_tokens=self.cached,
-            completion_tokens=self.output.tokens,
-            reasoning_tokens=self.output.reasoning_tokens,
-        )
 
 
 class MlxEngine(StepEngine):
@@ -96,6 +68,7 @@ class MlxEngine(StepEngine):
             kv_padded=True,
             tasks=("chat", "complete") if loaded.tokenizer.has_chat_template else ("complete",),
             tools=ChatTemplate(loaded.tokenizer, name).takes_tools(),
+            reasoning=loaded.tokenizer.has_thinking,
         )
         self._index = PrefixIndex(budget.kept_entries, budget.kept_tokens)
         self._kept = KeptCaches()
@@ -110,7 +83,7 @@ class MlxEngine(StepEngine):
             generation=loaded.generation_config,
             index=self._index,
         )
-        self._live: dict[int, _Live] = {}
+        self._live: dict[int, Live] = {}
         self._events: list[Event] = []
         self._chunk = options.chunk or WARM_UP_CHUNK
         self._prefilled = self._decoded = 0
@@ -221,7 +194,7 @@ class MlxEngine(StepEngine):
             logits_processors=[[processors] if processors else []],
             stop_sequences=[StopSequences([[token] for token in settings["end"]])],
         )
-        self._live[uid] = _Live(
+        live = self._live[uid] = Live(
             prepared=prepared,
             cancel=cancel,
             uid=uid,
@@ -231,8 +204,7 @@ class MlxEngine(StepEngine):
             processed=cached,
             keep_at=keep_at,
         )
-        total = prepared.prompt_tokens
-        self._events.append(Progress(id=prepared.id, processed=cached, total=total, cached=cached))
+        self._events.append(live.progress)
 
     def sampler(self, settings: Settings, vocabulary: int) -> Any:
         """How tokens are drawn; a ring draws them on one rank."""
@@ -281,7 +253,7 @@ class MlxEngine(StepEngine):
         # A prompt batch splits again by a size of its own, which it took when it was made.
         self._generator.prefill_step_size = self._generator._prompt_batch.prefill_step_size = share
 
-    def _on_prompt(self, live: _Live, answer: Any) -> None:
+    def _on_prompt(self, live: Live, answer: Any) -> None:
         processed = live.cached + answer.progress[0]
         self._prefilled += processed - live.processed
         live.processed = processed
@@ -290,10 +262,9 @@ class MlxEngine(StepEngine):
             with mx.stream(self._stream):
                 caches, tokens = self._generator.extract_cache([live.uid])[live.uid]
             self._store(f"{live.id}/prompt", caches, tokens)
-        total = live.prepared.prompt_tokens
-        self._events.append(Progress(id=live.id, processed=processed, total=total, cached=live.cached))
+        self._events.append(live.progress)
 
-    def _on_token(self, live: _Live, answer: Any) -> None:
+    def _on_token(self, live: Live, answer: Any) -> None:
         self._decoded += 1
         if answer.finish_reason != "stop":  # the generator's "stop" is an end token: it has no text
             self._events += live.output.feed(answer.token, self._logprob(live, answer))
@@ -305,13 +276,13 @@ class MlxEngine(StepEngine):
             return
         self._end(live, answer.finish_reason)
 
-    def _logprob(self, live: _Live, answer: Any) -> dict[str, Any] | None:
+    def _logprob(self, live: Live, answer: Any) -> dict[str, Any] | None:
         top = live.prepared.settings["logprobs"]
         if top is None:
             return None
         return logprob_entry(answer.logprobs, answer.token, top, self._loaded.tokenizer.decode)
 
-    def failure(self, live: _Live, answer: Any) -> ExoError | None:
+    def failure(self, live: Live, answer: Any) -> ExoError | None:
         """Why this token is none of the request's: its own processors failed in the draw."""
         if live.guard is None:
             return None
@@ -322,49 +293,33 @@ class MlxEngine(StepEngine):
             self._context.log(f"the sampling of {live.id} failed: {draw.error.message}")
         return draw.error
 
-    def _fail(self, live: _Live, answer: Any, error: ExoError) -> None:
+    def _fail(self, live: Live, answer: Any, error: ExoError) -> None:
         """A request ends by its own fault; the batch goes on."""
         if answer.finish_reason is None:
             self._take_out(live)
         self._end(live, "error", error=error)
 
     def _end(
-        self, live: _Live, reason: Any, cancel: Receipt | None = None, error: ExoError | None = None
+        self, live: Live, reason: Any, cancel: Receipt | None = None, error: ExoError | None = None
     ) -> None:
         del self._live[live.uid]
-        output = live.output
-        events, reason = output.finish(reason)
-        finished = Finished(
-            id=live.id,
-            reason=reason,
-            stop=output.stop,
-            usage=live.usage,
-            cancel=cancel,
-            error=error.to_dict() if error else None,
-        )
-        self._events += [*events, finished]
+        self._events += live.finish(reason, cancel, error)
 
     # -------------------------------------------------------------------------------------- leaving
 
-    def _leave(self, live: _Live) -> None:
+    def _leave(self, live: Live) -> None:
         """A cancelled request leaves the batch; what was computed for it is kept."""
-        kept = self._keep(live, *self._take_out(live))
-        receipt = Receipt(
-            phase="decode" if live.decoding else "prefill",
-            processed=live.processed,
-            total=live.prepared.prompt_tokens,
-            kept_tokens=kept,
-        )
+        receipt = live.receipt(self._keep(live, *self._take_out(live)))
         self._context.log(f"cancelled {live.id}: {receipt}")
         self._end(live, "cancelled", receipt)
 
-    def _take_out(self, live: _Live) -> tuple[list[Any], list[int]]:
+    def _take_out(self, live: Live) -> tuple[list[Any], list[int]]:
         with mx.stream(self._stream):
             caches, tokens = self._generator.remove([live.uid], return_prompt_caches=True)[live.uid]
         cut(caches, tokens, live.prepared.prompt_tokens + live.output.tokens)
         return caches, tokens
 
-    def _keep(self, live: _Live, caches: list[Any], tokens: list[int]) -> int:
+    def _keep(self, live: Live, caches: list[Any], tokens: list[int]) -> int:
         """Keep the KV of `tokens`; → how many tokens of KV outlive the request."""
         if live.processed == live.cached and not live.decoding:  # nothing new
             reuse = live.prepared.reuse
