@@ -10,35 +10,42 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from exocli.cli.completions import SHELLS, script
 
+from tests.cli.conftest import Result, forget_plugins
 from tests.support.distribution import write_distribution
 
 BIN = Path(sys.executable).parent
 
 
-def offered(*words: str, line: str | None = None) -> list[list[str]]:
-    """[type, value, help] of each candidate, by the protocol that the scripts speak."""
-    mode = "words" if line is None else "line"
-    args = list(words) if line is None else [line]
-    done = subprocess.run(
-        [sys.executable, "-m", "exocli", *args],
-        env={**os.environ, "_EXO_COMPLETE": mode},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stderr == ""
-    return [row.split("\t") for row in done.stdout.splitlines()]
+Values = Callable[..., list[str]]
 
 
-def values(*words: str, line: str | None = None) -> list[str]:
-    return [row[1] for row in offered(*words, line=line)]
+@pytest.fixture
+def offered(exo: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
+    """offered(*words) or offered(line=…): [type, value, help] of each candidate, by the protocol that the
+    scripts speak."""
+
+    def ask(*words: str, line: str | None = None) -> list[list[str]]:
+        with monkeypatch.context() as patch:
+            patch.setenv("_EXO_COMPLETE", "words" if line is None else "line")
+            result = exo(*(words if line is None else [line]))
+        assert result.err == ""
+        return [row.split("\t") for row in result.out.splitlines()]
+
+    return ask
 
 
-def test_commands_with_their_lines(home):
+@pytest.fixture
+def values(offered: Callable[..., list[list[str]]]) -> Values:
+    return lambda *words, line=None: [row[1] for row in offered(*words, line=line)]
+
+
+def test_commands_with_their_lines(offered, values):
     rows = {row[1]: row for row in offered("")}
     assert {"models", "config", "sample-hello"} <= set(rows)
     assert rows["models"][0] == "plain" and "models" in rows["models"][2]
@@ -48,7 +55,7 @@ def test_commands_with_their_lines(home):
     assert "--json" in values("models", "list", "--")
 
 
-def test_models_and_backends_offline(shelf, home):
+def test_models_and_backends_offline(offered, values, shelf, home):
     shelf.mkdir(parents=True)
     (shelf / "here.shelf").write_text("")
     (home / "config.toml").write_text('[models.mine]\nmodel = "tiny"\n')
@@ -58,20 +65,20 @@ def test_models_and_backends_offline(shelf, home):
     assert values("models", "pull", "-b", "sh") == ["shelf"]
 
 
-def test_options_of_the_backend(shelf):
+def test_options_of_the_backend(values, shelf):
     assert {"depth=", "loud="} <= set(values("run", "-b", "shelf", "-o", ""))
     assert "depth=" not in values("run", "-b", "sample", "-o", "")
     assert values("run", "-b", "shelf", "-o", "loud=") == ["loud=true", "loud=false"]
 
 
-def test_config_keys(home):
+def test_config_keys(values, home):
     assert "sampling.temperature" in values("config", "set", "samp")
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text('model = "x"\n')
     assert values("config", "get", "") == ["model"]
 
 
-def test_a_line_as_bash_gives_it():
+def test_a_line_as_bash_gives_it(values):
     assert values(line="exo comp") == ["completions"]
     assert values(line="exo completions ") == list(SHELLS)
     assert values(line='exo completions "z') == ["zsh"]
@@ -79,12 +86,13 @@ def test_a_line_as_bash_gives_it():
     assert "models" in values(line="exo")
 
 
-def test_a_broken_config_or_plugin_writes_nothing_into_the_line(home, site):
+def test_a_broken_config_or_plugin_writes_nothing_into_the_line(offered, values, home, site):
     home.mkdir()
     (home / "config.toml").write_text("x = \n")
     assert offered("models", "show", "") == []
     (home / "config.toml").unlink()
     write_distribution(site, "broken", "raise SystemExit(1)")
+    forget_plugins()
     assert "models" in values("")
 
 
