@@ -8,6 +8,8 @@ from pathlib import Path
 
 from exocli import Event, OpenContext, Prepared, StepEngine
 
+from exo_ring.opening import join, open_engine
+
 MARK = "EXO_TEST_FAULT"
 """Names a file; once it is there, the rank whose number it holds fails."""
 MISJUDGED = 1.75
@@ -15,8 +17,8 @@ MISJUDGED = 1.75
 
 
 def open_raising(context: OpenContext) -> StepEngine:
-    """Raises in a step."""
-    from exo_ring import opening
+    """Raises in a step. Rank 1 computes with MLX's own BLAS, the others with the fast one."""
+    ring = join(context, fast_blas=context.rank != 1)
     from exo_ring.engine import RingEngine
 
     class Raising(RingEngine):
@@ -27,15 +29,12 @@ def open_raising(context: OpenContext) -> StepEngine:
                 raise RuntimeError("a fault made by a test")
             return super().step()
 
-    opening.prepare(context)
-    return Raising(context)
+    return Raising(context, ring)
 
 
 def open_misjudging(context: OpenContext) -> StepEngine:
     """The logits processors of a request with MISJUDGED fail in its third draw."""
-    from exo_ring import opening
-
-    opening.prepare(context)  # before anything imports mlx
+    ring = join(context)  # before anything imports mlx
     import mlx.core as mx
 
     from exo_mlx.guard import Guard
@@ -60,23 +59,11 @@ def open_misjudging(context: OpenContext) -> StepEngine:
                 return found
             return Guard([third()], logprobs=False)
 
-    return Misjudging(context)
-
-
-def open_unlike(context: OpenContext) -> StepEngine:
-    """Rank 1 computes with MLX's own BLAS, the others with the fast one."""
-    from exo_ring import opening
-    from exo_ring.engine import RingEngine
-
-    if context.rank != 1:
-        opening.prepare(context)
-    return RingEngine(context)
+    return Misjudging(context, ring)
 
 
 def open_never(context: OpenContext) -> StepEngine:
     """Rank 1 fails while it opens."""
     if context.rank == 1:
         raise MemoryError("a fault made by a test")
-    from exo_ring.opening import open_engine
-
     return open_engine(context)

@@ -16,10 +16,10 @@ from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_p
 
 from exo_ring import tensor
 from exo_ring.agreement import Agreement, Carrier
+from exo_ring.collective import Collective
 from exo_ring.generator import RingGenerator, quiet_sampler
 from exo_ring.link import Link
 from exo_ring.pipeline import Stage
-from exo_ring.tensor import Collective
 from tests.exo_ring.models import CONFIGS, build
 
 CHUNK = 8

@@ -11,10 +11,10 @@ from exocli import ExoError
 
 from exo_ring import formation
 from exo_ring.agreement import Agreement
+from exo_ring.collective import Collective
 from exo_ring.link import Link
 from exo_ring.plan import Machine, Plan, make
-from exo_ring.tensor import Collective
-from tests.exo_ring.test_plan import SMOL
+from tests.exo_ring.shapes import SMOL
 
 mx.set_default_device(mx.cpu)
 STREAM = mx.default_stream(mx.default_device())

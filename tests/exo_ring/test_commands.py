@@ -12,7 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+from exocli import Unavailable, UsageError, choose
 
+from exo_ring.launcher import launch
+from exo_ring.options import Options
+from tests.exo_ring import tiny
 from tests.exo_ring.ranks import free_ports
 
 
@@ -41,10 +45,10 @@ def launcher(tmp_path: Path) -> str:
 
 
 def test_plan(folder: Path) -> None:
-    done = exo("ring", "plan", "-m", str(folder), "-o", "ranks=2", "-o", "split=4,2")
+    done = exo("ring", "plan", "-m", str(folder), "-o", "ranks=2", "-o", "split=3,1")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].split("  ")[0] == "RANK" and "0-3" in lines[1] and "4-5" in lines[2]
+    assert lines[0].split("  ")[0] == "RANK" and "0-2" in lines[1] and "3-3" in lines[2]
     assert lines[-1] == "Pipeline, since a split was given."
 
 
@@ -55,7 +59,7 @@ def test_check(folder: Path) -> None:
     assert found["errors"] == [] and len(found["ranks"]) == 2
     assert all(0 < r["latency_s"] < 1 and r["bytes_per_s"] > 1e6 for r in found["ranks"])
     assert {r["model"] for r in found["ranks"]} == {found["ranks"][0]["model"]}
-    assert found["plan"]["shares"][1]["stop"] == 6
+    assert found["plan"]["shares"][1]["stop"] == tiny.LAYERS
 
 
 def test_a_host_that_cannot_be_reached(folder: Path, tmp_path: Path, launcher: str) -> None:
@@ -113,18 +117,26 @@ def test_another_model_and_another_version(folder: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "said"),
+    ("options", "said"),
     [
-        (["-o", "hostfile=/no/hosts.json"], 2, "The hostfile /no/hosts.json cannot be read: No such file"),
-        (["-o", "strategy=tensor", "-o", "ranks=3"], 2, "cannot run tensor parallel on 3 ranks: 4 attention"),
-        (["-o", "split=3,4"], 2, "split=3,4 adds up to 7 layers; "),
-        (["-o", "ranks=7"], 2, "tiny has 6 layers, which 7 ranks cannot share: use fewer ranks."),
-        (["-o", "ranks=1"], 2, "one rank is the backend mlx"),
+        (["hostfile=/no/hosts.json"], "The hostfile /no/hosts.json cannot be read: No such file"),
+        (["strategy=tensor", "ranks=3"], "cannot run tensor parallel on 3 ranks: 4 attention"),
+        (["split=3,2"], "split=3,2 adds up to 5 layers; "),
+        (["ranks=7"], "tiny has 4 layers, which 7 ranks cannot share: use fewer ranks."),
+        (["ranks=1"], "one rank is the backend mlx"),
+        # What only one rank can do is refused by name.
+        (["adapter=/some/folder"], 'The backend ring has no option "adapter"'),
+        (["draft=smollm2"], 'The backend ring has no option "draft"'),
+        (["speculate=lookup"], 'The backend ring has no option "speculate"'),
     ],
 )
-def test_what_is_refused_before_anything_starts(
-    folder: Path, options: list[str], status: int, said: str
-) -> None:
-    done = exo("run", "-b", "ring", "-m", str(folder), *options, "hello")
-    assert done.returncode == status and said in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_what_is_refused_before_anything_starts(folder: Path, options: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        chosen = choose(str(folder), "ring", options)
+        launch(chosen.ref, Options(**chosen.options))
+    assert said in caught.value.message and "\n" not in caught.value.message
+
+
+def test_a_model_that_makes_embeddings_is_refused() -> None:
+    with pytest.raises(Unavailable, match="The backend ring does not open minilm"):
+        choose("minilm", "ring", ())

@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
-from exocli import CancelToken, Event, Progress, Text
+from exocli import CancelToken, Event, Progress, Status, Text
 from exocli.errors import ExoError
 from exocli.runtime.session import Session
 
@@ -86,6 +87,18 @@ def soak(*cases: tuple[str, int]) -> list[object]:
     return [pytest.param(*case, marks=pytest.mark.soak) for case in cases]
 
 
+@pytest.mark.parametrize("tokens", [20, pytest.param(200, marks=pytest.mark.soak)])
+async def test_unlike_blas_on_two_ranks(ring: Session, tokens: int) -> None:
+    """Logits that differ in the last digits: the tokens are one rank's alone, so nobody waits for ever. The
+    first request also tells of each rank's loading."""
+    loaded = ring.loaded
+    found = await reply(ring, "once upon a time", task="complete", max_tokens=tokens)
+    assert end(found).reason == "length" and end(found).usage.completion_tokens == tokens
+    assert text(found)
+    done = {e.rank: (e.done, e.total) for e in found if isinstance(e, Status) and e.phase == "loading"}
+    assert loaded or all(done[rank][0] == done[rank][1] for rank in (0, 1))
+
+
 @pytest.mark.parametrize(
     ("phase", "rank"), [("prefill", 1), *soak(("decode", 0), ("prefill", 0), ("decode", 1))]
 )
@@ -97,6 +110,7 @@ async def test_a_rank_that_is_killed(ring: Session, phase: str, rank: int) -> No
     await strike.ended_within(2)
 
 
+@pytest.mark.soak  # with small engines tests/runtime does the same
 async def test_a_rank_that_is_killed_while_nothing_runs(ring: Session) -> None:
     await ring.load()
     strike = Strike(ring, "idle", lambda: None)
@@ -115,6 +129,33 @@ async def test_a_rank_that_is_stopped(ring: Session, phase: str, rank: int) -> N
     code, message = failure(await strike.run())
     assert code == "stalled" and message == f"Rank {rank} on this machine of ring gives no sign of life."
     await strike.ended_within(6)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("rank", [0, 1])
+async def test_a_rank_that_is_stopped_while_nothing_runs(ring: Session, rank: int) -> None:
+    """The next request learns of it."""
+    await ring.load()
+    strike = Strike(ring, "idle", lambda: None)
+    os.kill(ring.pids[rank], signal.SIGSTOP)
+    strike.at = time.monotonic()
+    code, message = failure(await strike.run())
+    assert code == "stalled" and message == f"Rank {rank} on this machine of ring gives no sign of life."
+    await strike.ended_within(6)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("rank", [0, 1])
+async def test_a_rank_whose_pipe_is_lost(ring: Session, rank: int) -> None:
+    """As when ssh ends: the rank ends itself in the middle of its work, and with it the ring."""
+    await ring.load()
+    group = ring._loader.ready
+    assert group is not None
+    process: Any = group.ranks[rank]
+    strike = Strike(ring, "decode", lambda: process._process.stdin.close())
+    code, message = failure(await strike.run())
+    assert code == "worker_died" and message.startswith(f"Rank {rank} on this machine of ring ")
+    await strike.ended_within(2)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 import time
@@ -60,6 +61,23 @@ def test_latency_and_bandwidth_to_the_next(size: int) -> None:
     for with_bytes, without in found.values():
         assert 0 < with_bytes["latency_s"] < 1 and with_bytes["bytes_per_s"] > 1e5
         assert "bytes_per_s" not in without
+
+
+def test_nobody_listens_any_more_when_the_first_one_leaves() -> None:
+    """MLX's ring uses the same ports next: a connection to it must not end here."""
+    places = seats(3)
+
+    def work(meeting: Meeting) -> Any:
+        meeting.gather({})
+        knocks = []
+        for place in places:
+            with socket.socket() as knock:
+                knocks.append(knock.connect_ex(place.addresses[0]))
+        meeting.gather({})  # all have knocked before anyone leaves
+        return knocks
+
+    for knocks in together(places, work).values():
+        assert knocks == [errno.ECONNREFUSED] * 3
 
 
 def test_several_addresses_a_host() -> None:

@@ -12,19 +12,9 @@ from hypothesis import strategies as st
 from exo_ring import plan
 from exo_ring.plan import OVERHEAD, Machine
 from exo_ring.shape import Shape, shape_from
+from tests.exo_ring.shapes import SMOL
 
 GB = 10**9
-SMOL = Shape(
-    kind="llama",
-    layers=((7_000_000, 3_540_000),) * 30,
-    embedding=(56_000_000, 28_300_000),
-    head=(0, 0),
-    heads=9,
-    kv_heads=3,
-    intermediate=1536,
-    group_size=None,
-    kv_values=384,
-)
 EVEN = replace(SMOL, heads=8, kv_heads=4)
 
 

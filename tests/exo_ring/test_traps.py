@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.exo_ring import ranks
-from tests.exo_ring.conftest import Make
-from tests.support.runtime import end, reply, text
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.soak)])
@@ -30,12 +28,3 @@ def test_traps(size: int, tmp_path: Path) -> None:
                 assert line["error"].startswith("The ranks are out of step: rank 1 is at step 4 (")
             else:
                 assert line["found"] == 30
-
-
-@pytest.mark.parametrize("tokens", [20, pytest.param(200, marks=pytest.mark.soak)])
-async def test_unlike_blas_on_two_ranks(make: Make, tokens: int) -> None:
-    """Logits that differ in the last digits: the tokens are one rank's alone, so nobody waits for ever."""
-    unlike = make(opener="open_unlike")
-    found = await reply(unlike, "once upon a time", task="complete", max_tokens=tokens)
-    assert end(found).reason == "length" and end(found).usage.completion_tokens == tokens
-    assert text(found)

@@ -10,11 +10,11 @@ import numpy as np
 
 from tests.exo_mlx import tiny as mlx_tiny
 
-HIDDEN, LAYERS, HEADS, KV_HEADS, FEED = 64, 6, 4, 2, 128
+HIDDEN, LAYERS, HEADS, KV_HEADS, FEED = 64, 4, 4, 2, 128
 
 
 def write(path: Path, **config: Any) -> Path:
-    """A llama of six layers whose heads divide by 2; `config` replaces entries of config.json."""
+    """A llama of four layers whose heads divide by 2; `config` replaces entries of config.json."""
     import mlx.core as mx
 
     mlx_tiny.write_folder(path)

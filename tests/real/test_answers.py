@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from exocli import Message, Part, Request, Sampling, Unsupported
+from exocli import Message, Part, Request, Sampling, Unsupported, plugins
 from exocli.runtime.session import Session
 
 from tests.real.asking import DOCUMENT, Answer, answer, ask
@@ -20,6 +20,17 @@ async def test_paris(session: Session) -> None:
     assert got.finished.reason == "stop"
     assert got.finished.usage.completion_tokens == len(got.pieces)
     assert got.finished.usage.prompt_tokens == got.progress[-1].total == got.progress[-1].processed
+
+
+async def test_two_ranks_say_the_same(session: Session) -> None:
+    """A pipeline of unaligned stages, in processes of its own."""
+    story = ask("Tell me about the history of Paris in three sentences.", max_tokens=16)
+    alone = await answer(session, story)
+    options = {"ranks": 2, "split": (11, 19), "chunk": 32}
+    async with session.like(plugins.backend("ring"), **options) as ring:
+        shared = await answer(ring, replace(story, id=story.id + "ring"))
+        assert "Paris" in (await answer(ring, ask(CAPITAL))).text
+    assert shared.text == alone.text and len(shared.pieces) > 5
 
 
 async def test_a_follow_up_prefills_only_what_is_new(session: Session) -> None:

@@ -16,7 +16,7 @@ from tests.web.helpers import send, wait_idle, wait_said
 def test_every_rank_is_shown_with_its_layers_memory_and_health(
     web_home: Path, tmp_path: Path, open_page: Open
 ):
-    folder = tiny.write(tmp_path / "tiny")
+    folder = tiny.write(tmp_path / "tiny", num_hidden_layers=6)
     flags = ("-m", str(folder), "-o", "ranks=2", "-o", "split=4,2", "-o", "strategy=pipeline")
     with Serving(web_home, *flags, backend="ring") as server:
         page = open_page(server)

@@ -24,17 +24,15 @@ def open_bare(context: OpenContext) -> StreamEngine:
     """Takes one request at a time."""
     from exo_ring import opening
 
-    opening.prepare(context)
+    ring = opening.join(context)
     import mlx.core as mx
     from mlx_lm.generate import StopSequences
     from mlx_lm.models.cache import make_prompt_cache
 
-    from exo_ring import formation
     from exo_ring.agreement import Agreement
     from exo_ring.generator import RingGenerator, quiet_sampler
     from exo_ring.place import Place
 
-    ring = formation.form(context)
     place = Place(ring, context)
     loaded = place.load()
     prepare = baseline.preparer(loaded, ring.folder.name)

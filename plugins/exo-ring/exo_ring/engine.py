@@ -17,16 +17,15 @@ from exocli import EngineFailed, ExoError, OpenContext, Prepared
 from exo_mlx import guard, loader
 from exo_mlx.engine import MlxEngine
 from exo_mlx.sampling import Settings
-from exo_ring import formation
 from exo_ring.agreement import Agreement, Carrier
+from exo_ring.formation import Ring
 from exo_ring.generator import RingGenerator, quiet_sampler
 from exo_ring.pipeline import Stage
 from exo_ring.place import Place
 
 
 class RingEngine(MlxEngine):
-    def __init__(self, context: OpenContext) -> None:
-        ring = formation.form(context)
+    def __init__(self, context: OpenContext, ring: Ring) -> None:
         self._plan = ring.plan
         self._place = Place(ring, context)
         self._agreement = self.make_agreement(self._place.carrier)

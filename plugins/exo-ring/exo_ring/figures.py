@@ -96,7 +96,7 @@ def open_engine(context: OpenContext) -> StepEngine:
     """`BackendSpec.figures`: the ring as it is, but that the last text of a reply is its figures."""
     from exo_ring import opening
 
-    opening.prepare(context)
+    ring = opening.join(context)
     from exo_ring.engine import RingEngine
 
     class Measured(RingEngine):
@@ -118,4 +118,4 @@ def open_engine(context: OpenContext) -> StepEngine:
                 found.append(event)
             return found
 
-    return Measured(context)
+    return Measured(context, ring)

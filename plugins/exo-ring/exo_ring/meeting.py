@@ -58,6 +58,8 @@ class Meeting:
             caller.join()
             if failure:
                 raise failure[0]
+            # Before the first word: once all have spoken, nobody takes MLX's connections for this meeting's.
+            self._stop_listening()
         except BaseException:
             self.close()
             raise
@@ -67,7 +69,12 @@ class Meeting:
         self.close()
 
     def close(self) -> None:
-        for each in (*self._listeners, *self._from, *self._to):
+        self._stop_listening()
+        for each in (*self._from, *self._to):
+            each.close()
+
+    def _stop_listening(self) -> None:
+        for each in self._listeners:
             each.close()
 
     def keep(self) -> list[tuple[int, socket.socket]]:

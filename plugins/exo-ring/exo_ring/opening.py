@@ -1,27 +1,37 @@
-"""Opens one rank in a worker: what must happen before mlx is imported, then the import."""
+"""Opens one rank in a worker: what must happen before mlx is imported, the ring, then the heavy imports."""
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from exocli import OpenContext, StepEngine
 
+if TYPE_CHECKING:
+    from exo_ring.formation import Ring
+
 
 def open_engine(context: OpenContext) -> StepEngine:
-    """Raises what `formation.form` and the loader raise."""
-    prepare(context)
+    """Raises what `join` and the loader raise."""
+    ring = join(context)
     from exo_ring.engine import RingEngine
 
-    return RingEngine(context)
+    return RingEngine(context, ring)
 
 
-def prepare(context: OpenContext) -> None:
-    """Open a fast BLAS, with as many threads as this machine's ranks leave each other."""
+def join(context: OpenContext, *, fast_blas: bool = True) -> Ring:
+    """Open a fast BLAS, with as many threads as this machine's ranks leave each other, and form the ring:
+    without mlx-lm, whose import takes longer than finding out that a rank is missing. Raises what
+    `formation.form` raises."""
     from exo_mlx import blas
 
-    count = threads(context.options.blas_threads, context.data["local_ranks"])
-    context.log(f"blas: {blas.prepare(context.cache_dir, count)}")
+    if fast_blas:
+        count = threads(context.options.blas_threads, context.data["local_ranks"])
+        context.log(f"blas: {blas.prepare(context.cache_dir, count)}")
+    from exo_ring import formation
+
+    return formation.form(context)
 
 
 def threads(asked: int | None, local_ranks: int) -> int | None:

@@ -12,6 +12,7 @@ from exocli import OpenContext
 from exo_mlx import loader
 from exo_ring import tensor
 from exo_ring.agreement import Carrier
+from exo_ring.collective import Collective
 from exo_ring.formation import Ring
 from exo_ring.link import Link
 from exo_ring.pipeline import Stage
@@ -27,7 +28,7 @@ class Place:
         self._share = ring.plan.shares[context.rank]
         self.pipelined = ring.plan.strategy == "pipeline"
         self._link = Link(ring.group, wire=getattr(mx, ring.plan.wire)) if self.pipelined else None
-        self.carrier: Carrier = self._link or tensor.Collective(ring.group)
+        self.carrier: Carrier = self._link or Collective(ring.group)
         self.samples = context.rank == (context.size - 1 if self.pipelined else 0)
 
     @property
