@@ -12,7 +12,7 @@ from exocli import CancelToken, ModelBroken, ModelNotFound, ModelRef, Unavailabl
 
 from exo_mlx import models, wheel
 from tests.exo_mlx import tiny
-from tests.exo_mlx.conftest import DEFAULT
+from tests.exo_mlx.conftest import DEFAULT, EMBEDDER
 
 
 def nothing(done: int, total: int) -> None:
@@ -98,10 +98,10 @@ def test_a_damaged_import_is_made_again_and_can_be_removed(home: Path, gguf: Pat
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut off"])
-def test_a_pull_mends_the_damaged_default_model(
-    home: Path, smollm2_wheel: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+def test_a_pull_mends_a_damaged_built_in_model(
+    home: Path, minilm_wheel: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    folder = tiny.write_folder(home / "models" / "smollm2")
+    folder = tiny.write_folder(home / "models" / EMBEDDER.name)
     weights = folder / "model.safetensors"
     if damage == "missing":
         weights.unlink()
@@ -110,12 +110,12 @@ def test_a_pull_mends_the_damaged_default_model(
     with monkeypatch.context() as patch:
         patch.setenv("EXO_OFFLINE", "1")
         with pytest.raises(Unavailable, match="EXO_OFFLINE"):
-            models.source().pull(DEFAULT, nothing, CancelToken())
+            models.source().pull(EMBEDDER, nothing, CancelToken())
     downloads = home / "cache" / "downloads"
     downloads.mkdir(parents=True)
-    shutil.copy(smollm2_wheel, downloads)
-    info = models.source().pull(DEFAULT, nothing, CancelToken())
-    assert info.size > 100_000_000 and info.details["layers"] == 30
+    shutil.copy(minilm_wheel, downloads)
+    info = models.source().pull(EMBEDDER, nothing, CancelToken())
+    assert info.size > 80_000_000 and info.details["layers"] == 6
 
 
 def test_paths(home: Path, gguf: Path, tmp_path: Path) -> None:

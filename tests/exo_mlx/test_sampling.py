@@ -36,18 +36,18 @@ def test_other_seeds_draw_otherwise() -> None:
 
 
 def test_frequencies_follow_the_probabilities() -> None:
-    found = draws(Settings(temperature=1.0, seed=3), 4000)
+    found = draws(Settings(temperature=1.0, seed=3), 1200)
     for token, share in enumerate((0.5, 0.3, 0.15, 0.05)):
-        assert abs(found.count(token) / 4000 - share) < 0.04
+        assert abs(found.count(token) / 1200 - share) < 0.04
 
 
 def test_filters() -> None:
-    assert set(draws(Settings(temperature=1.0, top_k=2), 200)) == {0, 1}
-    assert set(draws(Settings(temperature=1.0, top_p=0.7), 200)) == {0, 1}
-    assert set(draws(Settings(temperature=1.0, min_p=0.4), 200)) == {0, 1}
-    assert set(draws(Settings(temperature=1.0, top_k=4), 400)) == {0, 1, 2, 3}
-    assert set(draws(Settings(temperature=1.0, top_k=99), 400)) == {0, 1, 2, 3}
-    assert set(draws(Settings(temperature=1.0, top_p=1e-9), 200)) == {0}
+    assert set(draws(Settings(temperature=1.0, top_k=2), 60)) == {0, 1}
+    assert set(draws(Settings(temperature=1.0, top_p=0.7), 60)) == {0, 1}
+    assert set(draws(Settings(temperature=1.0, min_p=0.4), 60)) == {0, 1}
+    assert set(draws(Settings(temperature=1.0, top_k=4), 150)) == {0, 1, 2, 3}
+    assert set(draws(Settings(temperature=1.0, top_k=99), 150)) == {0, 1, 2, 3}
+    assert set(draws(Settings(temperature=1.0, top_p=1e-9), 60)) == {0}
 
 
 def test_keys_differ_between_neighbouring_seeds_and_indices() -> None:

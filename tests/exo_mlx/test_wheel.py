@@ -41,10 +41,10 @@ def streamed(index: Files) -> list[str | None]:
 
 
 PULL = """
-from exocli import CancelToken
+from exocli import CancelToken, ModelRef
 from exo_mlx import models
-from tests.exo_mlx.conftest import DEFAULT
-print(models.source().pull(DEFAULT, lambda done, total: None, CancelToken()).path)
+ref = ModelRef(kind="builtin", name="smollm2")
+print(models.source().pull(ref, lambda done, total: None, CancelToken()).path)
 """
 
 
