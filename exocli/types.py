@@ -6,7 +6,7 @@ codec. Token ids never appear in a Request: the engine owns template, tokenizer 
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeAlias
@@ -19,7 +19,7 @@ Reason = Literal["stop", "length", "tool_calls", "content_filter", "cancelled", 
 
 def new_id() -> str:
     """A fresh request id: 24 hex digits."""
-    return uuid.uuid4().hex[:24]
+    return os.urandom(12).hex()
 
 
 # ------------------------------------------------------------------------------------------ requests

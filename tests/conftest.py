@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from exo_mlx import blas
@@ -20,6 +21,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Where bytecode is not to be written, each of the several hundred processes that the tests start would compile
 # the project anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# On a busy machine an example takes as long as it takes.
+hypothesis.settings.register_profile("exo", deadline=None)
+hypothesis.settings.load_profile("exo")
 
 # Before any test module imports mlx: what runs in this process should run on the fast BLAS as well.
 blas.prepare(CACHE.parent / "blas")

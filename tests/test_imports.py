@@ -110,6 +110,14 @@ def test_importing_the_public_package_is_nothing():
     assert done.stdout.strip() == ""
 
 
+def test_a_worker_begins_with_little():
+    """Each rank of each model pays for what is imported before its engine."""
+    code = "import sys, exocli.runtime.worker; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"click", "pluggy", "httpx", "rich", "pydantic", "mlx", "numpy", "tomllib", "email", "zipfile"}
+    assert not heavy & set(done.stdout.split())
+
+
 def test_every_module_says_what_it_is_for():
     for path in [*sources(ROOT / "exocli"), *sources(ROOT / "plugins")]:
         tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ Parent → worker
                      {"n": 5, "do": "close"}
     beside the log   {"do": "prepare", "request": {...}}   {"do": "credit", "step": 7}
 Worker → parent
-    {"t": "hello", "wire": 1, "pid": 1, "versions": {...}}           first, before anything heavy
+    {"t": "hello", "wire": 1, "pid": 1}                              first, before anything heavy
     {"t": "loading", "done": 1, "total": 30}
     {"t": "ready", "capabilities": {...}, "describe": {...}, "warm_up_s": 0.2, "max_lead": null}
     {"t": "failed", "error": {...}}                                  could not open; the worker ends

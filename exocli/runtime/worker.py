@@ -7,7 +7,6 @@ a thread for backends that live in the caller's process (process.py, InlineRank)
 from __future__ import annotations
 
 import os
-import platform
 import signal
 import sys
 import threading
@@ -143,18 +142,6 @@ def serve(
         busy.set()
 
 
-def versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"python": platform.python_version()}
-    for name in ("exocli", "mlx", "mlx-lm"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def _end_all() -> None:
     """End this process and what it started; its parent is not there to do it."""
     if os.getpgrp() == os.getpid():
@@ -187,7 +174,7 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    emit({"t": "hello", "wire": wire.VERSION, "pid": os.getpid(), "versions": versions()})
+    emit({"t": "hello", "wire": wire.VERSION, "pid": os.getpid()})
     first = stdin.readline()
     if not first:
         os._exit(0)
