@@ -7,6 +7,7 @@ command does. `--exo-model` and `--exo-option KEY=VALUE` choose what is opened.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
 import random
@@ -121,6 +122,22 @@ def test_a_seed_repeats_and_another_need_not(kit: Kit) -> None:
         for seed in (1, 1, 2, 3, 4)
     ]
     assert drawn[0] == drawn[1] and len(set(drawn)) > 1
+
+
+def test_a_reply_follows_its_schema(kit: Kit) -> None:
+    if not kit.capabilities.schema:
+        pytest.skip("no formats")
+    pet = {"kind": {"enum": ["cat", "dog"]}, "tame": {"type": "boolean"}}
+    schema = {"type": "object", "properties": pet, "required": [*pet], "additionalProperties": False}
+    asked = request("Describe a pet.", max_tokens=100, format={"type": "json_schema", "schema": schema})
+    whole, cut = kit.ask_all(asked, replace(asked, id=new_id(), max_tokens=1))
+    assert whole.finished.reason == "stop"
+    found = json.loads(whole.text)
+    assert set(found) == {*pet} and found["kind"] in ("cat", "dog") and isinstance(found["tame"], bool)
+    assert cut.finished.reason == "length"
+    refused = kit.ask(replace(asked, id=new_id(), format={"type": "no such type"})).finished
+    assert refused.error is not None and refused.error["code"] in ("bad_request", "unsupported")
+    still_answers(kit)
 
 
 def test_two_at_once(kit: Kit) -> None:
