@@ -226,7 +226,7 @@ def test_run_uses_the_server_of_this_machine(folder: Path, exo: Exo, monkeypatch
 def test_what_was_seen_is_listed_and_completed(chain: list[Serving], exo: Exo):
     url = chain[0].url
     done = exo("-v", "run", "--no-stdin", "-b", "remote", "-o", f"url={url}", "hello")
-    assert done.out == "hello\n" and "dialect exo" in done.err and "cancel receipt" in done.err
+    assert done.out == "hello\n" and "dialect: exo" in done.err and "cancel: receipt" in done.err
     rows = json.loads(exo("backends", "--json").out)
     (row,) = [row for row in rows if row["name"] == "remote"]
     (server,) = row["servers"]

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
-from playwright.sync_api import Browser, BrowserContext, CDPSession, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    CDPSession,
+    Page,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
 
 from tests.server.serving import Serving
 
@@ -23,7 +31,12 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    # One process for all pages: most of a page's time went into starting its own.
+    "--renderer-process-limit=1",
+    "--disable-site-isolation-trials",
 ]
+KEPT = "indexeddb,local_storage"
+SIZE: ViewportSize = {"width": 900, "height": 640}
 Open = Callable[..., Page]
 
 expect.set_options(timeout=15_000)  # how long a busy machine may take to paint
@@ -74,7 +87,7 @@ def serving(web_home: Path) -> Iterator[Serving]:
 @pytest.fixture(scope="package")
 def person(browser: Browser) -> Iterator[BrowserContext]:
     """One browser profile for all tests: its cache of the page's files saves them most of their time."""
-    context = browser.new_context(viewport={"width": 1100, "height": 760})
+    context = browser.new_context(viewport=SIZE, reduced_motion="reduce")
     context.set_default_timeout(10_000)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     yield context
@@ -82,13 +95,18 @@ def person(browser: Browser) -> Iterator[BrowserContext]:
 
 
 @pytest.fixture(scope="package")
-def broom(person: BrowserContext) -> CDPSession:
-    """An empty page's, which stays when the others are closed."""
-    return person.new_cdp_session(person.new_page())
+def tab(person: BrowserContext) -> Page:
+    """Of the pages, the one that the next test uses again: to open another costs more than most tests do."""
+    return person.new_page()
+
+
+@pytest.fixture(scope="package")
+def broom(person: BrowserContext, tab: Page) -> CDPSession:
+    return person.new_cdp_session(tab)
 
 
 @pytest.fixture
-def context(person: BrowserContext, broom: CDPSession) -> Iterator[BrowserContext]:
+def context(person: BrowserContext, tab: Page, broom: CDPSession) -> Iterator[BrowserContext]:
     """What its pages keep is forgotten after the test, and none of them may err or reach elsewhere."""
     wrong: list[str] = []
     listeners: dict[str, Callable[[Any], None]] = {
@@ -99,16 +117,17 @@ def context(person: BrowserContext, broom: CDPSession) -> Iterator[BrowserContex
     for event, listener in listeners.items():
         person.on(event, listener)  # type: ignore[call-overload]
     yield person
-    _, *pages = person.pages
-    origins = {page.evaluate("location.origin") for page in pages}
-    for page in pages:
-        page.close()
+    origins = {page.evaluate("location.origin") for page in person.pages} - {"null"}
+    for page in person.pages:
+        if page is not tab:
+            page.close()
+    tab.unroute_all()
+    tab.goto("about:blank")
     for event, listener in listeners.items():
         person.remove_listener(event, listener)
     # Only now: a page that leaves keeps something.
     for origin in origins:
-        kept = {"origin": origin, "storageTypes": "indexeddb,local_storage"}
-        broom.send("Storage.clearDataForOrigin", kept)
+        broom.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": KEPT})
     assert wrong == []
 
 
@@ -123,10 +142,10 @@ def _is_here(url: str) -> bool:
 
 @pytest.fixture
 def open_page(context: BrowserContext) -> Open:
-    """open_page(server, hash) → a page that is ready to be typed in."""
+    """open_page(server, hash, page) → a page that is ready to be typed in, a new one if none is given."""
 
-    def opened(server: Serving, fragment: str = "") -> Page:
-        page = context.new_page()
+    def opened(server: Serving, fragment: str = "", page: Page | None = None) -> Page:
+        page = page or context.new_page()
         page.goto(f"{server.url}/{fragment}")
         expect(page.locator("#model option")).not_to_have_count(0)
         return page
@@ -135,5 +154,13 @@ def open_page(context: BrowserContext) -> Open:
 
 
 @pytest.fixture
-def page(open_page: Open, serving: Serving) -> Page:
-    return open_page(serving)
+def first(tab: Page, context: BrowserContext) -> Page:
+    """The tab as it was."""
+    tab.set_viewport_size(SIZE)
+    tab.emulate_media(color_scheme="light", reduced_motion="reduce")
+    return tab
+
+
+@pytest.fixture
+def page(open_page: Open, serving: Serving, first: Page) -> Page:
+    return open_page(serving, page=first)

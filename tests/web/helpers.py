@@ -59,6 +59,8 @@ def script(*steps: list[Any]) -> str:
 
 LONG = script(*[["text", f"w{number}-"] for number in range(2000)])
 """A reply of twenty seconds."""
+FOREVER = "on and on forever "
+"""Cheaper, but all that is said after it in the same chat is also said for ever."""
 
 
 def errors(page: Page) -> list[str]:

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.server.serving import Serving
 from tests.web.conftest import Open
-from tests.web.helpers import LONG, ask, button, replies, script, send, wait_busy, wait_idle, wait_said
+from tests.web.helpers import FOREVER, ask, button, replies, script, send, wait_busy, wait_idle, wait_said
 
 RICH = """# Title
 
@@ -32,7 +32,9 @@ def violations(page: Page, packages: Path) -> list[str]:
     """What axe-core calls serious or critical. It is evaluated by the test, so the page's policy stays."""
     if page.evaluate("typeof axe") == "undefined":
         page.evaluate((packages / "axe-core" / "axe.min.js").read_text(encoding="utf-8"))
-    found: list[dict[str, Any]] = page.evaluate("axe.run(document).then(result => result.violations)")
+    found: list[dict[str, Any]] = page.evaluate(
+        "axe.run(document, {resultTypes: ['violations']}).then(result => result.violations)"
+    )
     return [
         f"{one['id']}: {node['target']} {node['failureSummary']}"
         for one in found
@@ -76,7 +78,7 @@ def test_all_of_it_by_keyboard(page: Page, serving: Serving):
     page.keyboard.press("Enter")
     expect(replies(page).last.locator(".body")).to_have_text("one\ntwo", use_inner_text=True)
     wait_idle(page)
-    page.get_by_label("Message", exact=True).fill(LONG)
+    page.get_by_label("Message", exact=True).fill(FOREVER)
     page.keyboard.press("Enter")
     wait_said(page, 20)
     page.keyboard.press("Enter")
@@ -144,7 +146,7 @@ def test_light_and_dark_are_chosen_and_kept(page: Page):
 
 
 def test_a_double_click_on_send_does_not_cancel(page: Page):
-    page.get_by_label("Message", exact=True).fill(LONG)
+    page.get_by_label("Message", exact=True).fill(FOREVER)
     button(page).dblclick()
     wait_said(page, 20)
     page.keyboard.press("Escape")
@@ -152,7 +154,7 @@ def test_a_double_click_on_send_does_not_cancel(page: Page):
 
 def test_following_the_end_stops_where_one_reads(page: Page, open_page: Open):
     page.set_viewport_size({"width": 400, "height": 400})
-    send(page, LONG)
+    send(page, FOREVER)
     wait_said(page, 700)
     scroller = page.locator("#scroller")
     scroller.evaluate("it => { it.scrollTop = 0 }")

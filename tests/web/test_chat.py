@@ -252,6 +252,8 @@ def test_a_draft_outlives_a_reload_that_is_faster_than_the_database(page: Page):
 
 def test_the_key_is_asked_for_once_and_kept_for_the_session(web_home: Path, open_page: Open, context: Any):
     with Serving(web_home, env={"EXO_API_KEY": "correct-horse"}) as server:
+        assert server.get("/v1/models").status_code == 401
+        assert "horse" not in server.get("/").text  # the page itself needs no key, and shows none
         page = context.new_page()
         page.goto(server.url)
         page.get_by_label("Key", exact=True).fill("wrong-horse")

@@ -26,8 +26,8 @@ def real(web_home: Path, smollm2_home: Path) -> Iterator[Serving]:
 
 
 @pytest.fixture
-def page(open_page: Open, real: Serving) -> Page:
-    return open_page(real)
+def page(open_page: Open, real: Serving, first: Page) -> Page:
+    return open_page(real, page=first)
 
 
 def test_a_message_is_answered_and_the_button_comes_back(page: Page):
@@ -47,7 +47,7 @@ def test_cancel_in_prefill(page: Page, real: Serving):
     bar, numbers = page.locator("progress"), page.locator(".numbers")
     send(page, text)
     expect(numbers).to_have_text(
-        re.compile(r"^[\d,]+ of 5,\d{3} tokens · .* tokens/s · .* left"), timeout=30_000
+        re.compile(r"^[\d,]+\sof\s5,\d{3}\stokens · .*\stokens/s · .*\sleft"), timeout=30_000
     )
     first = float(bar.evaluate("bar => bar.value"))
     shown = numbers.inner_text()

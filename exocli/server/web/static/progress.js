@@ -27,7 +27,8 @@ export function prefillLine({ processed, total, cached }, perSecond) {
   if (perSecond > 0) {
     parts.push(`${speed(perSecond)} tokens/s`, `${duration((total - processed) / perSecond)} left`);
   }
-  if (cached > 0) parts.push(`${Math.round((100 * cached) / total)} % from the cache`);
+  const share = Math.round((100 * cached) / total);
+  if (share > 0) parts.push(`${share} % from the cache`);
   return dotted(parts);
 }
 

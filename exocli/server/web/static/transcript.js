@@ -4,6 +4,7 @@ import { $, announce } from "./dom.js";
 import { QuestionView, ReplyView } from "./message.js";
 
 const NEAR = 80; // pixels from the end that still count as the end
+const DRAW_MS = 50; // twenty times a second is fluent for text
 const PHASES = {
   queued: "Waiting in the queue.",
   loading: "The model is loading.",
@@ -48,10 +49,10 @@ export class Transcript {
     $("latest").hidden = true;
   }
 
-  /** Draw before the next paint, and rarer the longer a drawing takes. */
+  /** Draw soon, and rarer the longer a drawing takes. */
   later() {
     if (this.#frame) return;
-    const wait = Math.max(0, this.#drawn + 6 * this.#cost - performance.now());
+    const wait = Math.max(0, this.#drawn + Math.max(DRAW_MS, 6 * this.#cost) - performance.now());
     this.#frame = setTimeout(() => requestAnimationFrame(() => this.draw()), wait);
   }
 
