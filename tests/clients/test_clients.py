@@ -27,8 +27,8 @@ def stopped(*times: float | None) -> bool:
     return all(seconds is not None and seconds < 1 for seconds in times)
 
 
-def test_openai(python: Path, server: Serving, tmp_path: Path):
-    found = python_client("openai_client", python, tmp_path, server)
+def test_openai(python: Path, server: Serving, embedder: Serving, tmp_path: Path):
+    found = python_client("openai_client", python, tmp_path, server, embedder)
     assert found["models"] == ["scripted"]
     assert found["chat"] == found["stream"] == found["response"] == found["response_stream"] == "so it is"
     assert (found["reasoning"], found["completion"]) == ("hm", "a b")
@@ -40,6 +40,25 @@ def test_openai(python: Path, server: Serving, tmp_path: Path):
     assert found["errors"]["bad"] == ["BadRequestError", 400, "bad_request", "n"]
     assert found["errors"]["mid-stream"][0] == "APIError"
     assert "the word was raise" in found["errors"]["mid-stream"][1]
+    vectors = found["embeddings"]
+    for way in ("base64", "float"):
+        assert near(vectors[way], embeddings(embedder)), way
+    assert vectors["usage"] == 3
+    assert vectors["refused"]["missing"] == ["NotFoundError", 404, "model_not_found", "model"]
+    assert vectors["refused"]["bad"] == ["BadRequestError", 400, "bad_request", "dimensions"]
+    assert vectors["refused"]["long"] == ["BadRequestError", 400, "context_length_exceeded", "input"]
+
+
+def embeddings(embedder: Serving) -> list[list[float]]:
+    """Of the scripts' two texts, as the route gives them."""
+    texts = ["A man is eating food.", "Someone has a meal."]
+    return [row["embedding"] for row in embedder.post("/v1/embeddings", {"input": texts}).json()["data"]]
+
+
+def near(ours: list[list[float]], theirs: list[list[float]]) -> bool:
+    assert [len(vector) for vector in ours] == [len(vector) for vector in theirs] == [384, 384]
+    pairs = zip(ours, theirs, strict=True)
+    return all(abs(a - b) < 1e-5 for one, other in pairs for a, b in zip(one, other, strict=True))
 
 
 def test_anthropic(python: Path, server: Serving, tmp_path: Path):
@@ -56,8 +75,8 @@ def test_anthropic(python: Path, server: Serving, tmp_path: Path):
     assert "the word was raise" in found["errors"]["mid-stream"][1]
 
 
-def test_ollama(python: Path, server: Serving, tmp_path: Path):
-    found = python_client("ollama_client", python, tmp_path, server)
+def test_ollama(python: Path, server: Serving, embedder: Serving, tmp_path: Path):
+    found = python_client("ollama_client", python, tmp_path, server, embedder)
     assert found["models"] == found["loaded"] == ["scripted:latest"]
     assert found["chat"] == found["stream"] == "so it is"
     assert (found["thinking"], found["generate"], found["tool"]) == ("hm", "a b", {"at": "sky"})
@@ -66,6 +85,8 @@ def test_ollama(python: Path, server: Serving, tmp_path: Path):
     assert found["errors"]["embed"][0] == 501
     assert "the word was raise" in found["errors"]["mid-stream"][1]
     assert "tools" in found["shown"]
+    assert near(found["embeddings"], embeddings(embedder))
+    assert near([found["embedding"], found["embeddings"][1]], found["embeddings"])
 
 
 def test_litellm(python: Path, server: Serving, embedder: Serving, tmp_path: Path):
@@ -93,26 +114,32 @@ def test_llm(python: Path, server: Serving, tmp_path: Path):
     ]
     (tmp_path / "extra-openai-models.yaml").write_text(json.dumps(models))
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LLM_USER_PATH": str(tmp_path), "NO_PROXY": "*"}
-    llm = [str(python.parent / "llm"), "-m", "here", "--key", "none", "--no-log"]
-    done = call([*llm, SCRIPT], env)
-    assert (done.returncode, done.stdout.strip()) == (0, "so it is"), done.stderr
-    command = [*llm, "forever"]
+    llm = str(python.parent / "llm")
+    flags = ["-m", "here", "--key", "none"]
+    # Two questions to one process, the second is refused.
+    talk = subprocess.run(
+        [llm, "chat", *flags, "--no-stream"],
+        env=env,
+        input=f"{SCRIPT}\nrefuse\n",
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert "so it is" in talk.stdout
+    assert talk.returncode != 0 and "This word is refused." in talk.stderr
     with subprocess.Popen(
-        command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [llm, *flags, "--no-log", "forever"],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
-        server.wait_requests(lambda rows: any(r["tokens"] > 5 for r in rows), 30)
+        assert process.stdout is not None
+        assert process.stdout.read(14) == b"foreverforever"  # as it comes
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=10)
     server.wait_idle(2)
-    refused = call([*llm, "--no-stream", "refuse"], env)
-    assert refused.returncode != 0
-    assert "This word is refused." in refused.stderr
-
-
-def call(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, check=False
-    )
 
 
 def test_openai_for_node(node_folder: Path, server: Serving):
@@ -122,20 +149,3 @@ def test_openai_for_node(node_folder: Path, server: Serving):
     assert stopped(*found["left"])
     assert found["aborted"] == "APIUserAbortError"
     assert found["missing"] == ["NotFoundError", 404, "model_not_found"]
-
-
-def test_embeddings(python: Path, embedder: Serving, tmp_path: Path):
-    """openai and ollama, with the real model."""
-    found = python_client("embeddings_client", python, tmp_path, embedder)
-    for way in ("openai", "openai_float", "ollama"):
-        assert [len(vector) for vector in found[way]] == [384, 384], way
-        assert near(found[way][0], found["openai"][0]) and near(found[way][1], found["openai"][1]), way
-    assert near(found["ollama_old"], found["openai"][0])
-    assert found["usage"] == 3
-    assert found["errors"]["missing"] == ["NotFoundError", 404, "model_not_found", "model"]
-    assert found["errors"]["bad"] == ["BadRequestError", 400, "bad_request", "dimensions"]
-    assert found["errors"]["long"] == ["BadRequestError", 400, "context_length_exceeded", "input"]
-
-
-def near(one: list[float], other: list[float]) -> bool:
-    return max(abs(a - b) for a, b in zip(one, other, strict=True)) < 1e-5

@@ -16,9 +16,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("serve-home")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(home: Path) -> Iterator[Serving]:
-    """A server with the scripted engine, loaded."""
+    """A server with the scripted engine, loaded. Its log and counters hold other modules' requests too."""
     with Serving(home) as serving:
         serving.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "wake up"}]})
         yield serving

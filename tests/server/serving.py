@@ -102,15 +102,16 @@ class Serving:
     def wait_requests(
         self, test: Callable[[list[dict[str, Any]]], bool], seconds: float = 10.0, **more: Any
     ) -> list[dict[str, Any]]:
-        """Ask /v1/requests until `test` holds for its rows."""
-        deadline = time.monotonic() + seconds
+        """Ask /v1/requests until `test` holds for its rows; less often the longer it takes."""
+        begin = time.monotonic()
         with self.client() as client:
             while True:
                 rows: list[dict[str, Any]] = client.get("/v1/requests", **more).json()["data"]
                 if test(rows):
                     return rows
-                assert time.monotonic() < deadline, rows
-                time.sleep(0.005)
+                waited = time.monotonic() - begin
+                assert waited < seconds, rows
+                time.sleep(min(0.05, max(0.005, waited / 10)))
 
     def wait_idle(self, seconds: float = 5.0, **more: Any) -> None:
         self.wait_requests(lambda rows: not rows, seconds, **more)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,10 @@ FOREVER = "on and on forever "
 class Streaming(threading.Thread):
     """A stream that is read to its end; `raw` after `join`."""
 
-    def __init__(self, server: Serving, api: Api, text: str, stream: bool = True, name: str = "") -> None:
+    def __init__(self, server: Serving, api: Api, text: str, name: str = "", **more: Any) -> None:
         super().__init__()
-        self._ask = (server, api, api.ask(text, stream), {"X-Request-Id": name} if name else {})
+        headers = {"X-Request-Id": name} if name else {}
+        self._ask = (server, api, api.ask(text, stream=True, **more), headers)
         self.answer: Any = None
         self.start()
 
@@ -77,55 +78,76 @@ def test_a_busy_port_is_told_within_a_second_of_start_up_and_before_any_load(hom
     assert took - (time.monotonic() - begin) < 1.0, "beyond what starting Python takes"
 
 
-def test_localhost_is_both_of_its_addresses(home: Path):
-    with Serving(home, "--host", "localhost") as serving:
-        for address in ("127.0.0.1", "::1"):
-            if address == "::1" and not socket.has_ipv6:
-                continue
-            try:
-                socket.create_connection((address, serving.port), timeout=5).close()
-            except OSError as error:
-                if address == "127.0.0.1" or error.errno not in (97, 99):  # no IPv6 on this machine
-                    raise
-
-
 # ------------------------------------------------------------------------------- loading, unloading
 
 
-def test_a_stream_answers_at_once_while_the_model_loads_and_fails_in_the_stream(home: Path):
-    with Serving(home, "-o", "load_s=0.5") as serving:
-        with (
-            serving.client() as client,
-            client.stream("POST", CHAT.path, json=CHAT.ask("hi", stream=True)) as reply,
-        ):
-            assert reply.status_code == 200
-            raw = reply.read()
-        comments: list[str] = []
-        parse(raw, comments)
-        assert sum(c.startswith("loading") for c in comments) >= 2
-        assert CHAT.read_stream(raw)[:3] == ("hi", "stop", True)
-    with Serving(home, "-o", "fail_open=no such thing") as serving:
-        events = parse(serving.post(CHAT.path, CHAT.ask("hi", stream=True)).content)
-        assert '"message":"no such thing"' in events[-2].data
-        assert serving.post(CHAT.path, CHAT.ask("hi", stream=False)).status_code == 400
+CONFIG = """
+[models."claude-*"]
+model = "scripted"
+backend = "scripted"
+system = "be brief"
+options = {load_s = 1.0}
+
+[models.broken]
+model = "scripted"
+backend = "scripted"
+options = {fail_open = "no such thing"}
+"""
 
 
-def test_loading_can_be_cancelled_and_waited_for_by_several(home: Path):
-    with Serving(home, "-o", "load_s=1.0") as serving:
-        first = Streaming(serving, CHAT, "first", name="first")
-        second = Streaming(serving, OLLAMA_CHAT, "second")
-        serving.wait_requests(lambda rows: len(rows) == 2 and all(r["phase"] == "loading" for r in rows))
-        assert serving.get("/health").json()["models"][0]["state"] == "loading"
-        receipt = serving.post("/v1/requests/first/cancel").json()
-        assert (receipt["state"], receipt["phase"]) == ("cancelled", "loading")
-        for one in (first, second):
-            one.join(10)
-        assert CHAT.read_stream(first.answer.content)[1:3] == ("length", True)
-        assert OLLAMA_CHAT.read_stream(second.answer.content)[0] == "second"
-        waited = json.loads(second.answer.text.splitlines()[-1])["load_duration"] / 1e9
-        assert 0.5 < waited < 10, "the load took a second, and it came early in it"
-        again = serving.post("/api/generate", {"prompt": "hi", "stream": False}).json()
-        assert again["load_duration"] == 0
+@pytest.fixture(scope="module")
+def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A server of a model that takes a second to load and of one that cannot."""
+    folder = tmp_path_factory.mktemp("configured")
+    (folder / "config.toml").write_text(CONFIG)
+    with Serving(folder) as serving:
+        yield serving
+
+
+def unload(serving: Serving, model: str) -> None:
+    gone = serving.post("/api/chat", {"model": model, "keep_alive": 0, "stream": False}).json()
+    assert gone["done_reason"] == "unload"
+    wait_unloaded(serving)
+
+
+def test_a_stream_answers_at_once_while_the_model_loads_and_fails_in_the_stream(configured: Serving):
+    assert {m["id"] for m in configured.get("/v1/models").json()["data"]} == {
+        "scripted",
+        "claude-*",
+        "broken",
+    }
+    asked = CHAT.ask("hi", stream=True, model="claude-opus-9", stream_options={"include_usage": True})
+    with configured.client() as client, client.stream("POST", CHAT.path, json=asked) as reply:
+        assert reply.status_code == 200
+        raw = reply.read()
+    comments: list[str] = []
+    usage = json.loads(parse(raw, comments)[-2].data)
+    assert sum(c.startswith("loading") for c in comments) >= 2
+    assert CHAT.read_stream(raw)[:3] == ("hi", "stop", True)
+    # By a pattern's own name, with the config's system message.
+    assert (usage["model"], usage["usage"]["prompt_tokens"]) == ("claude-opus-9", 3)
+    unload(configured, "claude-opus-9")
+    events = parse(configured.post(CHAT.path, CHAT.ask("hi", stream=True, model="broken")).content)
+    assert '"message":"no such thing"' in events[-2].data
+    assert configured.post(CHAT.path, CHAT.ask("hi", stream=False, model="broken")).status_code == 400
+
+
+def test_loading_can_be_cancelled_and_waited_for_by_several(configured: Serving):
+    first = Streaming(configured, CHAT, "first", name="first", model="claude-1")
+    second = Streaming(configured, OLLAMA_CHAT, "second", model="claude-2")
+    configured.wait_requests(lambda rows: len(rows) == 2 and all(r["phase"] == "loading" for r in rows))
+    states = {m["name"]: m["state"] for m in configured.get("/health").json()["models"]}
+    assert states["claude-*"] == "loading"
+    receipt = configured.post("/v1/requests/first/cancel").json()
+    assert (receipt["state"], receipt["phase"]) == ("cancelled", "loading")
+    for one in (first, second):
+        one.join(10)
+    assert CHAT.read_stream(first.answer.content)[1:3] == ("length", True)
+    assert OLLAMA_CHAT.read_stream(second.answer.content)[0] == "second"
+    waited = json.loads(second.answer.text.splitlines()[-1])["load_duration"] / 1e9
+    assert 0.5 < waited < 10, "the load took a second, and it came early in it"
+    again = {"prompt": "hi", "stream": False, "model": "claude-3"}
+    assert configured.post("/api/generate", again).json()["load_duration"] == 0
 
 
 def test_several_models_idle_unload_and_keep_alive(home: Path):
@@ -151,40 +173,45 @@ def wait_unloaded(serving: Serving) -> None:
     deadline = time.monotonic() + 5
     while serving.get("/api/ps").json()["models"]:
         assert time.monotonic() < deadline
-
-
-def test_the_configs_models_are_served_by_their_names_and_patterns(tmp_path: Path):
-    (tmp_path / "config.toml").write_text(
-        '[models."claude-*"]\nmodel = "scripted"\nbackend = "scripted"\nsystem = "be brief"\n'
-    )
-    with Serving(tmp_path) as serving:
-        assert {m["id"] for m in serving.get("/v1/models").json()["data"]} == {"scripted", "claude-*"}
-        answer = serving.post(CHAT.path, CHAT.ask("hi", stream=False, model="claude-opus-9")).json()
-        assert (answer["model"], answer["usage"]["prompt_tokens"]) == ("claude-opus-9", 3)
+        time.sleep(0.02)
 
 
 # --------------------------------------------------------------------------------------------- limits
 
 
-def test_the_queue_is_bounded_told_and_recovers(home: Path):
-    """Limit 1 + 1, six at once: four are refused at once, and the slots come back."""
-    with Serving(home, "--max-concurrency", "1", "--max-queue", "1") as serving:
+@pytest.fixture(scope="module")
+def narrow(home: Path) -> Iterator[Serving]:
+    """A server by the name localhost that runs one request and lets one wait."""
+    with Serving(home, "--host", "localhost", "--max-concurrency", "1", "--max-queue", "1") as serving:
         serving.post(CHAT.path, CHAT.body("wake up"))
-        for api in (CHAT, OLLAMA_CHAT):
-            running = [Streaming(serving, api, FOREVER) for _ in range(6)]
-            refused = wait_refused(running, 4)
-            for one in refused:
-                assert one.answer.status_code == 429
-                assert int(one.answer.headers["retry-after"]) >= 1
-                assert "1 running, 1 waiting" in api.message_of(one.answer.json())
-            rows = serving.wait_requests(lambda rows: len(rows) == 2)
-            assert sorted(r["phase"] for r in rows) == ["decode", "queued"] or serving.wait_requests(
-                lambda rows: sorted(r["phase"] for r in rows) == ["decode", "queued"]
-            )
-            serving.post("/v1/requests/cancel")
-            for one in running:
-                one.join(5)
-            assert serving.post(CHAT.path, CHAT.body("free")).status_code == 200
+        yield serving
+
+
+def test_localhost_is_both_of_its_addresses(narrow: Serving):
+    for address in ("127.0.0.1", "::1"):
+        if address == "::1" and not socket.has_ipv6:
+            continue
+        try:
+            socket.create_connection((address, narrow.port), timeout=5).close()
+        except OSError as error:
+            if address == "127.0.0.1" or error.errno not in (97, 99):  # no IPv6 on this machine
+                raise
+
+
+def test_the_queue_is_bounded_told_and_recovers(narrow: Serving):
+    """Limit 1 + 1, six at once: four are refused at once, and the slots come back."""
+    for api in (CHAT, OLLAMA_CHAT):
+        running = [Streaming(narrow, api, FOREVER) for _ in range(6)]
+        refused = wait_refused(running, 4)
+        for one in refused:
+            assert one.answer.status_code == 429
+            assert int(one.answer.headers["retry-after"]) >= 1
+            assert "1 running, 1 waiting" in api.message_of(one.answer.json())
+        narrow.wait_requests(lambda rows: sorted(r["phase"] for r in rows) == ["decode", "queued"])
+        narrow.post("/v1/requests/cancel")
+        for one in running:
+            one.join(5)
+        assert narrow.post(CHAT.path, CHAT.body("free")).status_code == 200
 
 
 def wait_refused(running: list[Streaming], count: int) -> list[Streaming]:
@@ -197,19 +224,17 @@ def wait_refused(running: list[Streaming], count: int) -> list[Streaming]:
         time.sleep(0.005)
 
 
-def test_a_queued_stream_tells_its_position(home: Path):
-    with Serving(home, "--max-concurrency", "1") as serving:
-        serving.post(CHAT.path, CHAT.body("wake up"))
-        first = Streaming(serving, CHAT, FOREVER, name="first")
-        serving.wait_requests(lambda rows: any(r["phase"] == "decode" for r in rows))
-        second = Streaming(serving, CHAT, "second")
-        serving.wait_requests(lambda rows: len(rows) == 2)
-        serving.post("/v1/requests/first/cancel")
-        second.join(5)
-        first.join(5)
-        comments: list[str] = []
-        parse(second.answer.content, comments)
-        assert 'queued {"position": 1}' in comments
+def test_a_queued_stream_tells_its_position(narrow: Serving):
+    first = Streaming(narrow, CHAT, FOREVER, name="first")
+    narrow.wait_requests(lambda rows: any(r["phase"] == "decode" for r in rows))
+    second = Streaming(narrow, CHAT, "second")
+    narrow.wait_requests(lambda rows: len(rows) == 2)
+    narrow.post("/v1/requests/first/cancel")
+    second.join(5)
+    first.join(5)
+    comments: list[str] = []
+    parse(second.answer.content, comments)
+    assert 'queued {"position": 1}' in comments
 
 
 @pytest.mark.parametrize(
@@ -255,44 +280,49 @@ def plain(home: Path) -> Any:
 # -------------------------------------------------------------------------------------- faults, health
 
 
-def test_a_killed_worker_is_an_error_in_the_stream_and_the_next_request_works(home: Path):
-    with Serving(home) as serving:
-        serving.post(CHAT.path, CHAT.body("wake up"))
-        for number, api in enumerate((CHAT, OLLAMA_CHAT), start=1):
-            raw = serving.post(api.path, api.ask('[["text", "half "], ["die"]]', stream=True)).content
-            assert b"SIGKILL" in raw
-            health = serving.get("/health")
-            assert health.status_code == 503
-            assert health.json()["status"] == "degraded"
-            assert "SIGKILL" in health.json()["models"][0]["error"]["message"]
-            whole = serving.post(api.path, api.ask("well again", stream=False))
-            assert api.text_of(whole.json()) == "well again"
-            assert serving.get("/health").json()["status"] == "ok"
-            assert serving.get("/health").json()["models"][0]["restarts"] == number
-        assert 'exo_worker_restarts{model="scripted"} 2.0' in serving.get("/metrics").text
-        assert not any("Traceback" in line for line in serving.log)
+def test_a_killed_worker_is_an_error_in_the_stream_and_the_next_request_works(narrow: Serving):
+    for number, api in enumerate((CHAT, OLLAMA_CHAT), start=1):
+        raw = narrow.post(api.path, api.ask('[["text", "half "], ["die"]]', stream=True)).content
+        assert b"SIGKILL" in raw
+        health = narrow.get("/health")
+        assert health.status_code == 503
+        assert health.json()["status"] == "degraded"
+        assert "SIGKILL" in health.json()["models"][0]["error"]["message"]
+        whole = narrow.post(api.path, api.ask("well again", stream=False))
+        assert api.text_of(whole.json()) == "well again"
+        assert narrow.get("/health").json()["status"] == "ok"
+        assert narrow.get("/health").json()["models"][0]["restarts"] == number
+    assert 'exo_worker_restarts{model="scripted"} 2.0' in narrow.get("/metrics").text
+    assert not any("Traceback" in line for line in narrow.log)
 
 
-def test_metrics_count_what_happened(home: Path):
-    with Serving(home) as serving:
-        serving.post(CHAT.path, CHAT.body("a b c"))
-        running = Streaming(serving, CHAT, FOREVER, name="x")
-        serving.wait_requests(lambda rows: any(r["tokens"] > 2 for r in rows))
-        assert 'exo_requests_in_flight{model="scripted",phase="decode"} 1.0' in serving.get("/metrics").text
-        serving.post("/v1/requests/x/cancel")
-        running.join(5)
-        text = serving.get("/metrics").text
-    for line in (
-        'exo_requests_total{api="openai.chat",model="scripted",outcome="stop"} 1.0',
-        'exo_requests_total{api="openai.chat",model="scripted",outcome="cancelled"} 1.0',
-        'exo_tokens_total{kind="prompt",model="scripted"} 7.0',
-        'exo_cancel_latency_seconds_count{model="scripted",phase="decode"} 1.0',
-        'exo_time_to_first_token_seconds_count{model="scripted"} 2.0',
-        'exo_requests_in_flight{model="scripted",phase="decode"} 0.0',
-        'exo_model_loaded{model="scripted"} 1.0',
-    ):
-        assert line in text
-    assert re.search(r'exo_inter_token_seconds_count{model="scripted"} [1-9]', text)
+def metrics(serving: Serving) -> dict[str, float]:
+    """{name with its labels: value}"""
+    lines = [line for line in serving.get("/metrics").text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_metrics_count_what_happened(narrow: Serving):
+    before = metrics(narrow)
+    narrow.post(CHAT.path, CHAT.body("a b c"))
+    running = Streaming(narrow, CHAT, FOREVER, name="x")
+    narrow.wait_requests(lambda rows: any(r["tokens"] > 2 for r in rows))
+    assert metrics(narrow)['exo_requests_in_flight{model="scripted",phase="decode"}'] == 1
+    narrow.post("/v1/requests/x/cancel")
+    running.join(5)
+    after = metrics(narrow)
+    for name, more in {
+        'exo_requests_total{api="openai.chat",model="scripted",outcome="stop"}': 1,
+        'exo_requests_total{api="openai.chat",model="scripted",outcome="cancelled"}': 1,
+        'exo_tokens_total{kind="prompt",model="scripted"}': 7,
+        'exo_cancel_latency_seconds_count{model="scripted",phase="decode"}': 1,
+        'exo_time_to_first_token_seconds_count{model="scripted"}': 2,
+    }.items():
+        assert after[name] - before.get(name, 0) == more, name
+    assert after['exo_requests_in_flight{model="scripted",phase="decode"}'] == 0
+    assert after['exo_model_loaded{model="scripted"}'] == 1
+    gaps = 'exo_inter_token_seconds_count{model="scripted"}'
+    assert after[gaps] - before.get(gaps, 0) >= 1
 
 
 # ----------------------------------------------------------------------------------------- the end

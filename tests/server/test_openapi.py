@@ -45,6 +45,7 @@ def test_the_routes_do_as_the_document_says(server: Serving, mode: GenerationMod
     conform = checks("status_code_conformance", "content_type_conformance", "response_schema_conformance")
     if mode.is_negative:
         conform += checks("negative_data_rejection")
+    before = len(server.log)
     for operation in operations(server):
         if mode.is_negative and not operation.body:
             continue
@@ -60,7 +61,7 @@ def test_the_routes_do_as_the_document_says(server: Serving, mode: GenerationMod
         one()
     assert server.get("/health").json()["status"] == "ok"
     server.wait_idle()
-    assert not any(" failure " in line or "Traceback" in line for line in server.log)
+    assert not any(" failure " in line or "Traceback" in line for line in server.log[before:])
 
 
 def test_every_route_is_in_the_document(server: Serving):

@@ -49,7 +49,7 @@ def test_a_client_that_leaves_in_a_long_prefill_frees_the_engine_within_a_chunk(
     connection = server.open(
         CHAT.path, {**CHAT.ask(f"{name} {LONG}", stream), "seed": seed}, {"X-Request-Id": name}
     )
-    seen = wait_share(server, name, 0.2)
+    seen = wait_share(server, name, 0.1)
     connection.close()
     assert "Paris" in ask(server, SHORT)
     line = server.wait_log(f"id={name}")

@@ -27,6 +27,8 @@ def server(home: Path) -> Iterator[Serving]:
     file = home / "keys"
     file.write_text(f"# who\n{KEYS[0]}\n\n{KEYS[1]}\n")
     flags = [
+        "--host",
+        "0.0.0.0",
         "--api-key-file",
         str(file),
         "--allow-host",
@@ -56,7 +58,8 @@ def test_any_of_the_keys_in_either_header(server: Serving, headers: dict[str, st
     ],
 )
 @pytest.mark.parametrize(
-    "path", ["/v1/chat/completions", "/v1/messages", "/api/chat", "/v1/requests", "/metrics"]
+    "path",
+    ["/v1/chat/completions", "/v1/messages", "/api/chat", "/v1/requests", "/metrics", "/x/scripted/names"],
 )
 def test_without_a_key_nothing_is_told(server: Serving, headers: dict[str, str], path: str):
     answer = server.post(path, CHAT.body("hi"), headers=headers)
@@ -196,16 +199,20 @@ def start(home: Path, *flags: str, **env: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_other_machines_need_a_key_or_a_word(home: Path):
+@pytest.fixture(scope="module")
+def unlocked(home: Path) -> Iterator[Serving]:
+    with Serving(home, "--host", "0.0.0.0", "--insecure", "--log-prompts") as serving:
+        yield serving
+
+
+def test_other_machines_need_a_key_or_a_word(home: Path, server: Serving, unlocked: Serving):
     for host in ("0.0.0.0", "::", "192.0.2.1"):
         refused = start(home, "--host", host)
         assert refused.returncode == 2
         assert "--api-key-file" in refused.stderr
         assert "--insecure" in refused.stderr
-    with Serving(home, "--host", "0.0.0.0", "--insecure") as serving:
-        assert serving.get("/ready").status_code == 200
-    with Serving(home, "--host", "0.0.0.0", env={"EXO_API_KEY": KEYS[0]}) as serving:
-        assert serving.get("/v1/models").status_code == 401
+    assert server.get("/v1/models").status_code == 401
+    assert unlocked.get("/v1/models").status_code == 200
 
 
 @pytest.mark.parametrize("text", ["tiny\n", "with space in it\n", "good-key-12345\nümlaut-key-1234\n"])
@@ -222,7 +229,6 @@ def test_a_file_without_a_key_is_a_mistake(home: Path, tmp_path: Path):
     assert (refused.returncode, refused.stderr) == (2, f"exo: {file} holds no key.\n")
 
 
-def test_prompts_are_logged_only_on_request(home: Path):
-    with Serving(home, "--log-prompts") as serving:
-        serving.post(CHAT.path, CHAT.body("remember me"), headers={"X-Request-Id": "loud"})
-        assert "remember me" in serving.wait_log("id=loud")
+def test_prompts_are_logged_only_on_request(unlocked: Serving):
+    unlocked.post(CHAT.path, CHAT.body("remember me"), headers={"X-Request-Id": "loud"})
+    assert "remember me" in unlocked.wait_log("id=loud")

@@ -1,3 +1,5 @@
+import sys
+
 import ollama
 from watching import CALL, SCRIPT, URL, idle_within, report
 
@@ -28,7 +30,11 @@ for name, fn in (
         fn()
     except ollama.ResponseError as error:
         errors[name] = [error.status_code, error.error]
+embedder = ollama.Client(host=sys.argv[2])
+TEXTS = ["A man is eating food.", "Someone has a meal."]
 report(
+    embeddings=[list(one) for one in embedder.embed(model="minilm", input=TEXTS).embeddings],
+    embedding=list(embedder.embeddings(model="minilm", prompt=TEXTS[0]).embedding),
     models=[model.model for model in client.list().models],
     chat=whole.message.content,
     thinking=whole.message.thinking,

@@ -1,3 +1,5 @@
+import sys
+
 import openai
 from watching import CALL, SCRIPT, URL, idle_within, report
 
@@ -48,7 +50,31 @@ streamed = "".join(
     for event in client.responses.create(model="scripted", input=SCRIPT, stream=True)
     if event.type == "response.output_text.delta"
 )
+embedder = openai.OpenAI(base_url=f"{sys.argv[2]}/v1", api_key="none", max_retries=0)
+TEXTS = ["A man is eating food.", "Someone has a meal."]
+
+
+def vectors(**more):
+    return [row.embedding for row in embedder.embeddings.create(model="minilm", input=TEXTS, **more).data]
+
+
+refused = {}
+for name, wrong in (
+    ("missing", {"model": "nope"}),
+    ("bad", {"dimensions": 7}),
+    ("long", {"input": "a " * 400}),
+):
+    try:
+        embedder.embeddings.create(**{"model": "minilm", "input": "x", **wrong})
+    except openai.APIStatusError as error:
+        refused[name] = [type(error).__name__, error.status_code, error.code, error.param]
 report(
+    embeddings={
+        "base64": vectors(),  # what it asks for by default
+        "float": vectors(encoding_format="float"),
+        "usage": embedder.embeddings.create(model="minilm", input="x").usage.total_tokens,
+        "refused": refused,
+    },
     models=[model.id for model in client.models.list()],
     chat=message.content,
     reasoning=message.model_extra["reasoning_content"],
