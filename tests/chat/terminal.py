@@ -27,7 +27,7 @@ ROWS, COLUMNS = 40, 100
 _LAUNCH = (
     "import fcntl,os,sys,termios; fcntl.ioctl(0,termios.TIOCSCTTY,0); os.execvp(sys.argv[1],sys.argv[1:])"
 )
-CTRL_C, CTRL_D, CTRL_Z, ENTER, ALT_ENTER = "\x03", "\x04", "\x1a", "\r", "\x1b\r"
+CTRL_C, CTRL_D, CTRL_L, CTRL_Z, ENTER, ALT_ENTER = "\x03", "\x04", "\x0c", "\x1a", "\r", "\x1b\r"
 
 
 class Terminal:
@@ -96,6 +96,17 @@ class Terminal:
         self.send(text + ENTER)
         self.until(answer)
         self.prompt()
+
+    def afresh(self) -> None:
+        """At a prompt: begin a new conversation on an empty screen."""
+        self.send("/clear" + ENTER)
+        self.until("^A new conversation")
+        self.prompt()
+        self.send(CTRL_L)
+        while self.cursor_line != self.lines[0]:
+            assert self._feed(WAIT_S)
+        self.prompt()
+        self.raw = b""
 
     def ended(self) -> int:
         """Wait for the end; the exit status (negative: by that signal)."""

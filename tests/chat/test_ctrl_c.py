@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chat.conftest import Start
+from tests.chat.conftest import Shared, Start
 from tests.chat.terminal import CTRL_C, CTRL_D, ENTER, Terminal
 from tests.support.runtime import wait_gone
 
@@ -47,17 +47,14 @@ def test_in_prefill_the_message_returns_and_the_same_again_goes_on(start: Start)
     leave(terminal)
 
 
-def test_in_decode_the_partial_answer_stays_marked(start: Start, conversations: Path) -> None:
-    terminal = start()
-    terminal.prompt()
+def test_in_decode_the_partial_answer_stays_marked(terminal: Terminal, shared: Shared) -> None:
     terminal.send("tell me forever" + ENTER)
     terminal.until("heard 1: tell me forever heard")
     terminal.send(CTRL_C)
     terminal.until(r"^\[stopped\]$")
     terminal.prompt()
     terminal.ask("and now", "heard 3: and now")
-    leave(terminal)
-    turns = json.loads(next(conversations.glob("*.json")).read_text())["turns"]
+    turns = json.loads(next(shared.conversations.glob("*.json")).read_text())["turns"]
     assert [turn.get("mark", "") for turn in turns] == ["", "stopped", "", ""]
     assert turns[1]["text"].startswith("heard 1: tell me forever heard")
     assert turns[1]["report"]["cancel"]["phase"] == "decode"
@@ -107,9 +104,7 @@ def test_two_presses_at_once_are_one_and_spare_the_returned_message(start: Start
     assert terminal.workers() == worker
 
 
-def test_a_deaf_worker_is_offered_then_killed_and_comes_back(start: Start) -> None:
-    terminal = start()
-    terminal.prompt()
+def test_a_deaf_worker_is_offered_then_killed_and_comes_back(terminal: Terminal) -> None:
     terminal.ask("hello", "heard 1: hello")
     terminal.send("deaf forever slowly" + ENTER)
     terminal.until("heard 3: deaf")
@@ -126,12 +121,9 @@ def test_a_deaf_worker_is_offered_then_killed_and_comes_back(start: Start) -> No
     assert wait_gone(worker[0])
     terminal.ask("again", "heard 5: again")
     assert terminal.workers() != worker
-    leave(terminal)
 
 
-def test_a_press_after_a_second_brings_the_offer_at_once(start: Start) -> None:
-    terminal = start()
-    terminal.prompt()
+def test_a_press_after_a_second_brings_the_offer_at_once(terminal: Terminal) -> None:
     terminal.send("deaf forever slowly" + ENTER)
     terminal.until("heard 1: deaf")
     terminal.send(CTRL_C)
@@ -143,6 +135,7 @@ def test_a_press_after_a_second_brings_the_offer_at_once(start: Start) -> None:
     assert time.monotonic() - asked < 0.85
     terminal.send(CTRL_C)
     terminal.until("the worker was ended")
+    terminal.prompt()
 
 
 def test_in_one_breath_with_enter_it_means_the_reply(start: Start) -> None:
@@ -154,9 +147,7 @@ def test_in_one_breath_with_enter_it_means_the_reply(start: Start) -> None:
     terminal.send(CTRL_D)
 
 
-def test_at_the_prompt_it_clears_the_line_then_says_how_to_leave(start: Start) -> None:
-    terminal = start()
-    terminal.prompt()
+def test_at_the_prompt_it_clears_the_line_then_says_how_to_leave(terminal: Terminal) -> None:
     terminal.send("half a mess")
     terminal.prompt("half a mess")
     terminal.send(CTRL_C)
@@ -167,7 +158,7 @@ def test_at_the_prompt_it_clears_the_line_then_says_how_to_leave(start: Start) -
     terminal.prompt()
     os.kill(terminal.process.pid, signal.SIGINT)
     terminal.until(r"^Ctrl-D or /exit leaves\.$", count=2)
-    leave(terminal)
+    terminal.prompt()
 
 
 def test_before_a_silent_remote_has_answered(start: Start, env: dict[str, str]) -> None:

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from tests.chat.conftest import Start, command
+from tests.chat.conftest import Shared, Start, command
 from tests.chat.terminal import ALT_ENTER, CTRL_D, CTRL_Z, ENTER, Terminal
 from tests.support.runtime import wait_gone
 
@@ -38,9 +38,7 @@ def test_talk_and_leave(start: Start, conversations: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
-def test_a_paste_with_blank_lines_and_crlf_is_one_message(start: Start, conversations: Path) -> None:
-    terminal = start()
-    terminal.prompt()
+def test_a_paste_with_blank_lines_and_crlf_is_one_message(terminal: Terminal, shared: Shared) -> None:
     terminal.send(PASTE + "one\r\ntwo\r\n\r\nfour\nfive\r" + PASTED)
     terminal.until(r"^\. five$")
     terminal.send("six" + ENTER)
@@ -49,9 +47,7 @@ def test_a_paste_with_blank_lines_and_crlf_is_one_message(start: Start, conversa
     terminal.send("a" + ALT_ENTER + "b" + ENTER)
     terminal.until("heard 3: a b")
     terminal.prompt()
-    terminal.send(CTRL_D)
-    assert terminal.ended() == 0
-    assert texts(saved(conversations)[0])[0::2] == ["one\ntwo\n\nfour\nfive\nsix", "a\nb"]
+    assert texts(saved(shared.conversations)[0])[0::2] == ["one\ntwo\n\nfour\nfive\nsix", "a\nb"]
 
 
 def test_a_pasted_line_taller_than_the_screen_shows_its_beginning(start: Start) -> None:
@@ -65,9 +61,7 @@ def test_a_pasted_line_taller_than_the_screen_shows_its_beginning(start: Start) 
     terminal.until("reading .*/1,004 tokens")
 
 
-def test_what_is_typed_and_pasted_during_a_reply_waits_for_the_prompt(start: Start) -> None:
-    terminal = start()
-    terminal.prompt()
+def test_what_is_typed_and_pasted_during_a_reply_waits_for_the_prompt(terminal: Terminal) -> None:
     terminal.send("slowly briefly " + "w " * 30 + ENTER)
     terminal.until("reading")
     terminal.send("typed " + PASTE + "x\ny" + PASTED + ENTER)
@@ -77,9 +71,7 @@ def test_what_is_typed_and_pasted_during_a_reply_waits_for_the_prompt(start: Sta
     terminal.prompt()
 
 
-def test_model_output_does_not_drive_the_terminal(start: Start) -> None:
-    terminal = start()
-    terminal.prompt()
+def test_model_output_does_not_drive_the_terminal(terminal: Terminal) -> None:
     terminal.ask("escape", r"^\[2J\]0;titlered31m$")
     assert b"\x1b]0;" not in terminal.raw
     assert b"\x07" not in terminal.raw
@@ -107,15 +99,11 @@ def test_going_on_and_trying_again(start: Start, conversations: Path) -> None:
     assert saved(conversations) == [], "nothing is left of it"
 
 
-def test_clear_begins_a_new_conversation(start: Start, conversations: Path) -> None:
-    terminal = start()
-    terminal.prompt()
+def test_clear_begins_a_new_conversation(terminal: Terminal, shared: Shared) -> None:
     terminal.ask("first", "heard 1: first")
     terminal.ask("/clear", "A new conversation")
     terminal.ask("second", "heard 1: second")
-    terminal.send(CTRL_D)
-    assert terminal.ended() == 0
-    assert sorted(texts(c)[0] for c in saved(conversations)) == ["first", "second"]
+    assert sorted(texts(c)[0] for c in saved(shared.conversations)) == ["first", "second"]
 
 
 def test_coming_back(start: Start, conversations: Path) -> None:
@@ -198,12 +186,11 @@ def test_stdout_elsewhere_gets_the_replies_alone(start: Start, tmp_path: Path) -
     assert all(wait_gone(pid) for pid in worker)
 
 
-def test_a_thought_is_dim_and_the_answer_is_not(start: Start) -> None:
-    terminal = start()
-    terminal.prompt()
+def test_a_thought_is_dim_and_the_answer_is_not(terminal: Terminal) -> None:
     terminal.ask("ponder it", "^heard 1: ponder it$")
     assert b"\x1b[2mhmm well \x1b[22m" in terminal.raw
     terminal.send("/set think off" + ENTER)
     terminal.until("^think = off$")
     terminal.ask("ponder this", "^heard 3: ponder this$")
     assert terminal.raw.count(b"hmm") == 1
+    terminal.ask("/set think none", "^think = the model's own$")

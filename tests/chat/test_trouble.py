@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.chat.conftest import Start, command
-from tests.chat.terminal import CTRL_D, ENTER
+from tests.chat.terminal import CTRL_D, ENTER, Terminal
 from tests.support.runtime import wait_gone
 
 
-def test_a_worker_that_is_killed_in_a_reply(start: Start) -> None:
-    terminal = start()
-    terminal.prompt()
+def test_a_worker_that_is_killed_in_a_reply(terminal: Terminal) -> None:
     terminal.send("slowly forever" + ENTER)
     terminal.until("slowly forever heard")
     (worker,) = terminal.workers()
@@ -31,9 +29,7 @@ def test_a_worker_that_is_killed_in_a_reply(start: Start) -> None:
     terminal.ask("once more", "heard 5: once more")
 
 
-def test_a_worker_that_is_killed_while_idle(start: Start) -> None:
-    terminal = start()
-    terminal.prompt()
+def test_a_worker_that_is_killed_while_idle(terminal: Terminal) -> None:
     terminal.ask("hello", "heard 1: hello")
     (worker,) = terminal.workers()
     os.kill(worker, signal.SIGKILL)
@@ -42,15 +38,14 @@ def test_a_worker_that_is_killed_while_idle(start: Start) -> None:
     assert not any(line.startswith("exo:") for line in terminal.lines)
 
 
-def test_over_the_context(start: Start) -> None:
-    terminal = start()
-    terminal.prompt()
+def test_over_the_context(terminal: Terminal) -> None:
     terminal.ask("hello", "heard 1: hello")
     terminal.ask("toolong", "^exo: The prompt has 1,500 tokens, the model's context holds 1,000\\.$")
     terminal.ask("short", "heard 3: short")
     terminal.send("/set temperature 13" + ENTER)
     terminal.prompt()
     terminal.ask("refused", r"^exo: temperature 13 is unlucky\.$")
+    terminal.ask("/set temperature none", "^temperature = the model's own$")
 
 
 def test_an_engine_that_cannot_be_opened_ends_the_chat(start: Start) -> None:
