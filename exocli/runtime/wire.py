@@ -35,10 +35,11 @@ LINE_LIMIT = 1 << 30
 Line = Mapping[str, Any]
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def encode(line: Line) -> bytes:
-    return (
-        json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
-    )
+    return _ENCODER.encode(line).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def decode(raw: bytes) -> dict[str, Any]:

@@ -55,6 +55,13 @@ class Markers:
         return self.state == "tool" or bool(self._machine[3])
 
     def feed(self, text: str) -> list[Piece]:
+        state = self.state
+        if state != "tool":  # nearly always no tag is in it
+            machine, segments = TextStateMachine.split(self._machine, text)
+            if len(segments) == 1:
+                self._machine = machine
+                self._take(state, segments[0][1])
+                return self._give()
         for character in text:
             before = self._machine
             self._machine, segments = TextStateMachine.split(before, character)
