@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
-from exocli import Message, UsageError
+from exocli import Message, Prepared, Request, UsageError
 from mlx_lm.models.cache import QuantizedKVCache
 
 from tests.exo_mlx import kinds
@@ -173,6 +175,33 @@ def test_a_window_that_is_not_full_is_cut_back(tmp_path: Path) -> None:
     reply, cached = driver.ask(prompt(10) + prompt(6, seed=3), 4)
     assert cached == 10
     assert reply == driver.plainly(driver.encode(prompt(10) + prompt(6, seed=3)), 4)
+
+
+def test_a_cache_that_is_too_small_for_its_clients_stalls_nobody(tmp_path: Path) -> None:
+    """B21: room for two, four clients; what a prepare found may be gone when its turn comes."""
+    driver = Driver(kinds.write(tmp_path / "m", "plain"), cache_entries=2)
+    head = prompt(20, seed=9)
+    asked = [head + prompt(3 + n, seed=n) for n in range(6)]
+    truths = [driver.plainly(driver.encode(one), 3) for one in asked]
+    order = [number * 5 % 6 for number in range(40)]
+    fields: dict[str, Any] = {"task": "complete", "max_tokens": 3, "logprobs": 0}
+    ahead: deque[Prepared] = deque()
+    live: dict[str, int] = {}
+    answered, served = 0, 0
+    for number, which in enumerate(order):
+        for later in order[number + len(ahead) : number + 3]:
+            ahead.append(driver.engine.prepare(Request(prompt=asked[later], **fields)))
+        driver.submit(ahead[0])
+        live[ahead.popleft().id] = which
+        while len(live) == 4 or (number == 39 and live):
+            driver.step()
+            for one in [one for one in live if driver.finished(one)]:
+                assert driver.tokens(one) == truths[live.pop(one)]
+                answered += 1
+                finished = driver.finished(one)
+                served += finished is not None and finished.usage.cached_tokens > 0
+    assert answered == 40 and 0 < served < 40
+    assert len(driver.engine._kept._caches) <= 2
 
 
 def test_what_cannot_be_batched_runs_one_at_a_time(tmp_path: Path) -> None:
