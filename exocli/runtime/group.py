@@ -93,6 +93,7 @@ class RankGroup:
             self.live,
             name=self._name,
             usual=lambda: self._pace.usual,
+            prepares=self._prepares,
             stall_timeout=stall_timeout,
         )
         self._closing = False
@@ -151,7 +152,9 @@ class RankGroup:
         than PREPARE_LIMIT, or why the group ended."""
         self._raise_if_ended()
         future: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
+        self._watchdog.begin()
         self._prepares[request.id] = future
+        self._busy.set()
         self.ranks[0].send({"do": "prepare", "request": to_json(request)})
         try:
             async with asyncio.timeout(PREPARE_LIMIT):
@@ -161,6 +164,7 @@ class RankGroup:
             raise EngineFailed(text) from error
         finally:
             self._prepares.pop(request.id, None)
+            self._rest()
 
     def submit(self, prepared: Prepared, cancel: CancelToken) -> Live:
         """Put it into the log. Its events, Finished last, come out of `Live.events`."""
@@ -280,7 +284,11 @@ class RankGroup:
     def _finish(self, live: Live, finished: Finished) -> None:
         if self.live.pop(live.id, None) is not None:
             live.events.put_nowait(finished)
-        if not self.live:
+        self._rest()
+
+    def _rest(self) -> None:
+        """Nobody owes a sign of life any more, if that is so."""
+        if not self.live and not self._prepares:
             self._busy.clear()
 
     # --------------------------------------------------------------------------------- the watchdog

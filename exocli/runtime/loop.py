@@ -41,7 +41,7 @@ PREPARE_ALONE = 5.0
 class Loop(Protocol):
     @property
     def live(self) -> int:
-        """Requests submitted and not finished."""
+        """Requests being prepared, or submitted and not finished."""
 
     @property
     def steps(self) -> int: ...
@@ -86,6 +86,7 @@ class StepLoop:
         self._log: deque[dict[str, Any]] = deque()
         self._received = 0
         self._applied = 0
+        self._preparing = 0
         self._credit = 0
         self._closing = False
         self._tokens: dict[str, CancelToken] = {}
@@ -96,12 +97,15 @@ class StepLoop:
 
     @property
     def live(self) -> int:
-        return len(self._tokens)  # counts from the moment a submit is read, so that no beat is missed
+        # Counts from the moment a line is read, so that no beat is missed.
+        return len(self._tokens) + self._preparing
 
     # ------------------------------------------------------------------------- the reader's thread
 
     def receive(self, line: dict[str, Any]) -> None:
         if line["do"] == "prepare":
+            with self._wake:
+                self._preparing += 1
             self._requests.put(line["request"])
             return
         with self._wake:
@@ -137,6 +141,8 @@ class StepLoop:
             self._emit({**answer, "prepared": to_json(prepared)})
         except BaseException as error:  # whatever it is (a sys.exit too), it is this request's alone
             self._emit({**answer, "error": describe_error(error)})
+        with self._wake:
+            self._preparing -= 1
 
     # ------------------------------------------------------------------------- the engine's thread
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from exocli.errors import Stalled
 from exocli.runtime.live import Live
@@ -18,8 +19,9 @@ BEAT_LIMIT = 3.0
 
 
 class Watchdog:
-    """`live`: the group's requests, which are only read. `name(rank)` is a rank for a person, `usual()` the
-    seconds that a step usually takes; `stall_timeout` None = a limit of its own, 0 = off."""
+    """`live`: the group's requests, `prepares`: those that rank 0 prepares; both are only read. `name(rank)`
+    is a rank for a person, `usual()` the seconds that a step usually takes; `stall_timeout` None = a limit of
+    its own, 0 = off."""
 
     def __init__(
         self,
@@ -29,11 +31,13 @@ class Watchdog:
         *,
         name: Callable[[int], str],
         usual: Callable[[], float],
+        prepares: Mapping[str, object] = MappingProxyType({}),
         stall_timeout: float | None = None,
     ) -> None:
         self._backend = backend
         self._size = size
         self._live = live
+        self._prepares = prepares
         self._name = name
         self._usual = usual
         self._stall_timeout = stall_timeout
@@ -49,7 +53,7 @@ class Watchdog:
             self._stepped = self._heard[rank]
 
     def begin(self) -> None:
-        """A request is about to be submitted: whoever had none was silent by right until now."""
+        """A request is about to be prepared or submitted: whoever had none was silent by right until now."""
         now = time.monotonic()
         if not self._live:
             self._stepped = now
@@ -86,16 +90,19 @@ class Watchdog:
                 return Stalled(
                     f"{self.missing(live)} of {self._backend} did not answer a cancel; it was ended."
                 )
-        if self._size == 1 or not self._live or self._stall_timeout == 0:
+        pending = self._pending()
+        if self._size == 1 or not pending or self._stall_timeout == 0:
             return None
-        silent = min(self._pending(), key=lambda rank: self._heard[rank])
+        silent = min(pending, key=lambda rank: self._heard[rank])
         if now - self._heard[silent] > BEAT_LIMIT:
             return Stalled(f"{self._name(silent)} of {self._backend} gives no sign of life.", rank=silent)
         limit = self._stall_timeout or max(60.0, 20 * self._usual())
-        if now - self._stepped > limit:
+        if self._live and now - self._stepped > limit:
             return Stalled(f"No rank of {self._backend} has finished a step for {limit:.0f} s.")
         return None
 
     def _pending(self) -> set[int]:
-        """The ranks that have not left every request: those owe a sign of life."""
-        return {rank for live in self._live.values() for rank in range(self._size) if rank not in live.left}
+        """The ranks that have not left every request, and rank 0 while it prepares one: those owe a sign of
+        life."""
+        found = {rank for live in self._live.values() for rank in range(self._size) if rank not in live.left}
+        return found | {0} if self._prepares else found

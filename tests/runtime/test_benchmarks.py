@@ -64,12 +64,12 @@ async def test_the_report(make: Make, home: Path) -> None:
     session = make()
     here = {"baseline": f"{__name__}:open_yardstick", "figures": f"{__name__}:open_weighing"}
     session = session.like(replace(session.spec, **here))  # type: ignore[arg-type]
-    plan = Plan(rounds=ROUNDS_A_START + 1, cancels=2, requests=21, prompt_words=30, reply_tokens=6)
+    plan = Plan(rounds=ROUNDS_A_START + 1, cancels=2, requests=21, prompt_words=30, reply_tokens=24)
     notes: list[str] = []
     report = await measure(session, plan, notes.append)
     (log,) = home.rglob("asked")
     assert report["overhead"]["rounds"] == plan.rounds == len(log.read_text().splitlines())
-    assert report["reply_tokens"] == 6
+    assert report["reply_tokens"] == 24
     assert report["batch"]["streams"] == CAPABILITIES.max_concurrency
     assert report["batch"]["speedup"] > 2  # the counting engine serves all of them in one step
     cancel = report["cancel"]

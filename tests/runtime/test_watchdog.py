@@ -16,8 +16,15 @@ class Ranks:
 
     def __init__(self, size: int, usual: float = 0.1, stall_timeout: float | None = None) -> None:
         self.live: dict[str, Live] = {}
+        self.prepares: dict[str, object] = {}
         self.dog = Watchdog(
-            "b", size, self.live, name="rank {}".format, usual=lambda: usual, stall_timeout=stall_timeout
+            "b",
+            size,
+            self.live,
+            name="rank {}".format,
+            usual=lambda: usual,
+            prepares=self.prepares,
+            stall_timeout=stall_timeout,
         )
         self.dog.begin()
         self.one = self.live["one"] = Live(id="one", cancel=CancelToken())
@@ -40,6 +47,18 @@ def test_of_several_the_silent_one_is_named() -> None:
     ranks.one.left = {0, 1}
     assert ranks.stalled(watchdog.BEAT_LIMIT + 0.5) == "rank 2 of b gives no sign of life."
     assert [ranks.dog.silent_s(rank) for rank in (0, 1)] == [0.0, 0.0]
+
+
+def test_a_rank_that_prepares_owes_a_sign_of_life() -> None:
+    ranks = Ranks(2)
+    ranks.live.clear()
+    assert ranks.stalled(1e6) is None
+    ranks.prepares["one"] = object()
+    assert ranks.stalled(watchdog.BEAT_LIMIT - 0.5) is None
+    assert ranks.stalled(watchdog.BEAT_LIMIT + 0.5) == "rank 0 of b gives no sign of life."
+    ranks.dog.heard(0)
+    ranks.now = time.monotonic()
+    assert ranks.stalled(watchdog.BEAT_LIMIT - 0.5) is None, "how long it takes is no matter, if it beats"
 
 
 @pytest.mark.parametrize(("usual", "own", "limit"), [(0.1, None, 60), (10.0, None, 200), (10.0, 5.0, 5)])
