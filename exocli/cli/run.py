@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +35,9 @@ from exocli.errors import BadRequest, ExoError, UsageError, from_dict
 if TYPE_CHECKING:
     from exocli.runtime.session import Session
     from exocli.types import Event, Finished, Request, Sampling
+
+LAST_WORDS_S = 2.0
+"""After a signal: for how long a reader that takes nothing is waited for."""
 
 
 @click.command()
@@ -136,7 +138,7 @@ class _Json:
     thought: str = ""
     calls: list[Any] = field(default_factory=list)
 
-    def write(self, event: Event) -> None:
+    def render(self, event: Event) -> str:
         from exocli.types import Finished, Reasoning, Text, ToolCall, to_json
 
         match event:
@@ -146,16 +148,13 @@ class _Json:
                 self.thought += text
             case ToolCall():
                 self.calls.append(to_json(event))
-        if not self.whole:
-            self._line(to_json(event))
-        elif isinstance(event, Finished):
+        data = to_json(event)
+        if self.whole:
+            if not isinstance(event, Finished):
+                return ""
             more = {"reasoning": self.thought, "tool_calls": self.calls}
-            more = {key: value for key, value in more.items() if value}
-            self._line({**to_json(event), "text": self.text, **more})
-
-    def _line(self, data: Any) -> None:
-        sys.stdout.write(json.dumps(data, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
+            data |= {"text": self.text, **{key: value for key, value in more.items() if value}}
+        return json.dumps(data, ensure_ascii=False) + "\n"
 
 
 @dataclass
@@ -165,22 +164,16 @@ class _Plain:
     whole: bool
     text: str = ""
 
-    def write(self, event: Event) -> None:
+    def render(self, event: Event) -> str:
         from exocli.types import Finished, Text
 
         if isinstance(event, Text):
             self.text += event.text
-            if not self.whole:
-                self._put(event.text)
-        elif isinstance(event, Finished):
-            if self.whole:
-                self._put(self.text)
-            if self.text and not self.text.endswith("\n"):
-                self._put("\n")
-
-    def _put(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+            return "" if self.whole else event.text
+        if isinstance(event, Finished):
+            end = "\n" if self.text and not self.text.endswith("\n") else ""
+            return (self.text if self.whole else "") + end
+        return ""
 
 
 # ------------------------------------------------------------------------------------------- running
@@ -189,11 +182,14 @@ class _Plain:
 class _Run:
     def __init__(self, settings: Globals, session: Session, request: Request, writer: _Json | _Plain) -> None:
         from exocli.cancel import CancelToken
+        from exocli.cli.output import Output
 
         self._settings = settings
         self._session = session
         self._request = request
         self._writer = writer
+        self._output = Output()
+        self._main: Any = None
         self._cancel = CancelToken()
         self._signal: int | None = None
         self._killing: set[Any] = set()
@@ -203,25 +199,38 @@ class _Run:
         import asyncio
 
         loop = asyncio.get_running_loop()
+        self._main = asyncio.current_task()
+        finished: Finished | None = None
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
         try:
             finished = await self._answer()
             if facts := render.fact_texts(self._session.facts):
                 self._settings.detail(", ".join(facts))
+        except asyncio.CancelledError:
+            if self._signal is None:
+                raise
         finally:
             self._cancel.cancel("ended")
             await self._session.close()
         if self._signal is not None:
             signals.end_by(self._signal)
+        assert finished is not None
         return self._conclude(finished)
 
     def _on_signal(self, number: int) -> None:
         import asyncio
 
         self._signal = self._signal or number
-        if not self._cancel.cancel("interrupted"):
+        if self._cancel.cancel("interrupted"):
+            asyncio.get_running_loop().call_later(LAST_WORDS_S, self._leave_a_stalled_reader)
+        else:
             self._killing.add(asyncio.ensure_future(self._session.kill()))
+            self._leave_a_stalled_reader()
+
+    def _leave_a_stalled_reader(self) -> None:
+        if self._output.stalled:
+            self._main.cancel()
 
     async def _answer(self) -> Finished:
         from exocli.cli.progress import reply_progress
@@ -234,7 +243,7 @@ class _Run:
                     event = _kept_nothing(
                         event
                     )  # nothing outlives the reply: the worker ends with the command
-                self._writer.write(event)
+                await self._output.write(self._writer.render(event))
                 if isinstance(event, Finished):
                     return event
         raise ExoError("The session ended without an answer.")
