@@ -90,6 +90,7 @@ def test_no_more_tokens_than_there_is_room_for(tokenizer: Any) -> None:
         (chat(max_tokens=0), "max_tokens", "at least 1, not 0"),
         (chat(max_tokens=-1), "max_tokens", "at least 1, not -1"),
         (chat(stop=("",)), "stop", "must not be empty"),
+        (chat(stop=("a",) * 257), "stop", "at most 256 strings, not 257"),
         (chat(logprobs=21), "logprobs", "from 0 to 20, not 21"),
         (chat(logprobs=-1), "logprobs", "from 0 to 20"),
         (chat(sampling=Sampling(temperature=-0.1)), "temperature", "from 0 to 100"),

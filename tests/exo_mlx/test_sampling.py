@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mlx.core as mx
+import pytest
 
 from exo_mlx.sampling import Settings, key_for, logprob_entry, make_sampler
 
@@ -10,7 +11,7 @@ LOGPROBS = mx.log(mx.array([[0.5, 0.3, 0.15, 0.05]]))
 
 
 def draws(settings: Settings, count: int = 40) -> list[int]:
-    sample = make_sampler(settings, 4)
+    sample = make_sampler(settings)
     return [int(sample(LOGPROBS).item()) for _ in range(count)]
 
 
@@ -18,10 +19,18 @@ def test_greedy_takes_the_likeliest() -> None:
     assert set(draws(Settings())) == {0}
 
 
+@pytest.mark.parametrize("temperature", [1e-5, 1e-6, 1e-7, 1e-40])
+def test_the_colder_the_surer(temperature: float) -> None:
+    """Its reciprocal need not be a float32."""
+    assert set(draws(Settings(temperature=temperature, seed=1), 20)) == {0}
+    other = make_sampler(Settings(temperature=temperature, seed=1))
+    assert other(LOGPROBS[:, ::-1]).item() == 3
+
+
 def test_the_same_seed_draws_the_same_whatever_is_drawn_beside_it() -> None:
     settings = Settings(temperature=1.0, seed=7)
     alone = draws(settings)
-    one, other = make_sampler(settings, 4), make_sampler(Settings(temperature=1.0, seed=8), 4)
+    one, other = make_sampler(settings), make_sampler(Settings(temperature=1.0, seed=8))
     beside = []
     for _ in range(40):
         mx.random.normal((3,))  # the global state moves on; ours must not

@@ -295,7 +295,7 @@ def test_a_draft_with_a_wider_or_narrower_vocabulary_in_its_matrices(plain: Driv
     for width in (kinds.VOCABULARY - 4, kinds.VOCABULARY + 4):
         drafter.follow(0, tokens[:-1])
         assert drafter.ready(8, True)
-        found = drafter.draft(tokens[-1], 3, plain.engine.sampler(plain_settings(), kinds.VOCABULARY), width)
+        found = drafter.draft(tokens[-1], 3, plain.engine.sampler(plain_settings()), width)
         assert found is not None and found.shape == (3,) and int(found.max().item()) < width
 
 

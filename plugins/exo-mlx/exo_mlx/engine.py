@@ -181,7 +181,6 @@ class MlxEngine(StepEngine):
         settings = prepared.settings
         tokens = list(prepared.tokens)
         sampling = Settings(**{name: settings[name] for name in Settings.__dataclass_fields__})
-        vocabulary = len(self._loaded.tokenizer)
         processors = self.processors(prepared)
         # The end of a segment is the end of a step: there a copy of the caches is kept.
         keep_at = max(cached, settings["keep_at"] or 0)
@@ -190,7 +189,7 @@ class MlxEngine(StepEngine):
             max_tokens=[prepared.max_tokens],
             caches=[caches if caches is not None else self._caches.make()],
             all_tokens=[tokens[:cached]],
-            samplers=[self.sampler(sampling, vocabulary)],
+            samplers=[self.sampler(sampling)],
             logits_processors=[[processors] if processors else []],
             stop_sequences=[StopSequences([[token] for token in settings["end"]])],
         )
@@ -206,9 +205,9 @@ class MlxEngine(StepEngine):
         )
         self._events.append(live.progress)
 
-    def sampler(self, settings: Settings, vocabulary: int) -> Any:
+    def sampler(self, settings: Settings) -> Any:
         """How tokens are drawn; a ring draws them on one rank."""
-        return make_sampler(settings, vocabulary)
+        return make_sampler(settings)
 
     def processors(self, prepared: Prepared) -> guard.Guard | None:
         """What changes the logits before a draw; a ring has it on one rank."""

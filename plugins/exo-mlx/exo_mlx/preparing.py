@@ -19,6 +19,8 @@ from exo_mlx.prefix_cache import PrefixIndex
 from exo_mlx.template import ChatTemplate, Rendered
 
 MAX_TOP_LOGPROBS = 20
+MAX_STOPS = 256
+"""Every token's text is compared with each of them, while the batch waits."""
 SURE_TO_COUNT = 1 << 20
 """Characters whose tokens are counted to the last one: a second's work."""
 A_TOKEN = 8
@@ -167,6 +169,10 @@ class Preparer:
     def _stops(self, request: Request) -> list[str]:
         if any(not stop for stop in request.stop):
             raise BadRequest("A stop string must not be empty.", field="stop")
+        if len(request.stop) > MAX_STOPS:
+            raise BadRequest(
+                f"stop takes at most {MAX_STOPS} strings, not {len(request.stop)}.", field="stop"
+            )
         return list(request.stop)
 
     def _logprobs(self, request: Request) -> int | None:

@@ -69,9 +69,8 @@ GREEDY = Greedy()
 class Seeded:
     """Draws whose randomness is a function of (seed, index of the draw)."""
 
-    def __init__(self, settings: Settings, vocabulary: int) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._vocabulary = vocabulary
         self._index = 0
 
     def __call__(self, logprobs: mx.array) -> mx.array:
@@ -93,15 +92,19 @@ class Seeded:
             logprobs = apply_top_p(logprobs, settings.top_p)
         if settings.min_p > 0.0:
             logprobs = apply_min_p(logprobs, settings.min_p)
-        if 0 < settings.top_k < self._vocabulary:
+        if 0 < settings.top_k < logprobs.shape[-1]:
             logprobs = apply_top_k(logprobs, settings.top_k)
         key = mx.random.key(key_for(settings.seed, index))
         return mx.random.categorical(logprobs * (1.0 / settings.temperature), key=key)
 
 
-def make_sampler(settings: Settings, vocabulary: int) -> Sampler:
+COLDEST = 1e-6
+"""Below this temperature the likeliest token is certain, and what is divided by it would leave float32."""
+
+
+def make_sampler(settings: Settings) -> Sampler:
     """logprobs (1, vocabulary) → token ids (1,)."""
-    return GREEDY if settings.temperature == 0 else Seeded(settings, vocabulary)
+    return GREEDY if settings.temperature < COLDEST else Seeded(settings)
 
 
 def logprob_entry(

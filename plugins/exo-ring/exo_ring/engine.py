@@ -47,8 +47,8 @@ class RingEngine(MlxEngine):
     def make_generator(self, model: Any, **settings: Any) -> RingGenerator:
         return RingGenerator(model, carrier=self._place.carrier, agreement=self._agreement, **settings)
 
-    def sampler(self, settings: Settings, vocabulary: int) -> Any:
-        return super().sampler(settings, vocabulary) if self._place.samples else quiet_sampler
+    def sampler(self, settings: Settings) -> Any:
+        return super().sampler(settings) if self._place.samples else quiet_sampler
 
     def processors(self, prepared: Prepared) -> guard.Guard | None:
         return super().processors(prepared) if self._place.samples else None
