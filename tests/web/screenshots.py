@@ -5,6 +5,7 @@ The real default model answers; what it cannot show (thoughts, a queue, a death)
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from tests.conftest import CACHE
 from tests.server.serving import ROOT, Serving, chat
@@ -64,7 +65,15 @@ def stopped(page: Page) -> None:
 
 
 def answered(page: Page) -> None:
-    ask(page, script(["reasoning", "They want it fast. Short list, one example."], ["text", ANSWER]))
+    orders = script(["reasoning", "They want it fast. Short list, one example."], ["text", ANSWER])
+
+    def order(route: Route) -> None:
+        body = json.loads(route.request.post_data or "")
+        body["messages"][-1]["content"] = orders
+        route.continue_(post_data=json.dumps(body))
+
+    page.route("**/v1/chat/completions", order)
+    ask(page, "How do I make my prompts run faster?")
     page.locator(".reasoning summary").click()
     page.locator("#scroller").evaluate("it => { it.scrollTop = it.scrollHeight }")
 
@@ -82,7 +91,7 @@ def settings(page: Page) -> None:
 
 
 def requests(page: Page) -> None:
-    send(page, "slow " * 400)
+    send(page, "Please read this slow text: " + "a slow walk along the river, " * 80)
     expect(page.locator(".numbers")).to_contain_text("left")
     page.get_by_role("button", name="Requests on the server").click()
     expect(page.get_by_role("list", name="Requests").get_by_role("listitem")).to_have_count(2)
@@ -133,11 +142,11 @@ def main(only: str = "") -> None:
     assert path, "Pictures need a browser: apt-get install chromium."
     real = Serving(home, "-m", "smollm2", env={"EXO_HOME": str(CACHE)}, backend="mlx")
     with real, Serving(home, "-o", "pace_s=0.01") as scripted, sync_playwright() as playwright:
-        other = scripted.open(
-            "/v1/chat/completions", chat("on forever", stream=True), {"X-Request-Id": "other"}
-        )
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         for states, server in ((REAL, real), (SCRIPTED, scripted)):
+            if server is scripted:
+                named = {"X-Request-Id": "other"}
+                other = server.open("/v1/chat/completions", chat("on forever", stream=True), named)
             for state in states:
                 for width in WIDTHS:
                     for scheme in ("light", "dark"):
