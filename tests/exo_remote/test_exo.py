@@ -215,6 +215,11 @@ def test_run_uses_the_server_of_this_machine(folder: Path, exo: Exo, monkeypatch
         done = exo("run", "--no-stdin", "-m", "scripted", "hello there")
         told = f"Using exo serve at {server.url}, which has scripted (--local declines).\n"
         assert (done.code, done.out, done.err) == (0, "hello there\n", told)
+        (folder / "said").write_text("good morning\n")
+        with (folder / "said").open() as said:
+            monkeypatch.setattr(sys, "stdin", said)
+            chatted = exo("chat", "-m", "scripted", "--no-save")
+        assert chatted.code == 0 and "good morning" in chatted.out and told in chatted.err
         local = exo("run", "--no-stdin", "-m", "scripted", "--local", "hello")
         assert local.code == 3 and "Using" not in local.err
         file = folder / "local" / "run" / "serve.json"
