@@ -18,8 +18,8 @@ CACHE = Path(__file__).parent / ".cache" / "exo"
 # Started in the background (nohup, CI) SIGINT may be ignored, which children inherit; we test Ctrl-C in them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Where bytecode is not to be written, each of the several hundred processes that the tests start would compile
-# the project anew.
+# Where bytecode is not to be written, each of the many processes that the tests start would compile the
+# project anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # On a busy machine an example takes as long as it takes.

@@ -232,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             import traceback
 
             traceback.print_exc()
-        code = _report(error, settings)
+        code = _report(error)
         signals.give_up_output()
         return code
 
@@ -246,7 +246,7 @@ def _run(args: list[str], settings: Globals) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _report(error: Exception, settings: Globals) -> int:
+def _report(error: Exception) -> int:
     """One line on stderr, and the exit code."""
     if isinstance(error, click.UsageError):
         where = error.ctx.command_path if error.ctx is not None else "exo"
@@ -256,8 +256,6 @@ def _report(error: Exception, settings: Globals) -> int:
         message, code = error.format_message(), error.exit_code
     elif isinstance(error, ExoError):
         message, code = error.message, error.exit_code
-        if settings.debug and error.details.get("stderr"):
-            click.echo(error.details["stderr"], err=True)
     elif isinstance(error, OSError) and error.strerror:
         subject = f"{error.filename}: " if error.filename else ""
         if not subject and error.errno in (errno.ENOSPC, errno.EBADF, errno.EIO):
