@@ -170,6 +170,7 @@ def _common(one: list[str], other: list[str]) -> int:
 
 
 def open_talker(context: OpenContext) -> StepEngine:
+    context.log("opening")
     context.progress(1, 3)
     if context.options.load == "fail":
         raise ModelBroken("The talker's weights are cut off.")

@@ -84,6 +84,13 @@ def test_a_schema_reaches_the_engine(exo: Exo, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("talker")
+def test_what_a_worker_says_is_in_its_log_and_on_the_screen_with_debug_alone(exo: Exo, home: Path) -> None:
+    assert exo(*RUN, "hi").err == ""
+    assert exo(*RUN, "--debug", "hi").err == "[rank 0] opening\n"
+    assert (home / "logs" / "talker-rank0.log").read_text() == "opening\n" * 2
+
+
+@pytest.mark.usefixtures("talker")
 def test_a_base_model_goes_on_with_the_text(exo: Exo) -> None:
     result = exo(*RUN, "-o", "load=base", "--json", "-s", "once", "upon a time")
     found = events(result.out)
