@@ -70,7 +70,7 @@ def test_cancel_in_prefill(page: Page, real: Serving):
     lines, values = zip(*page.evaluate("shown"), strict=True)
     assert list(values) == sorted(set(values)), "the bar moves, forward only"
     assert all(re.match(r"[\d,]+\sof\s5,\d{3}\stokens", line) for line in lines), lines
-    assert re.search(r"\d\stokens/s · .*\d\s(s|min)\sleft", lines[-1])
+    assert re.search(r"\d\stokens/s\s· .*\d\s(s|min)\sleft", lines[-1])
     expect(page.get_by_label("Message", exact=True)).to_have_value(text.strip())
     assert "2" in ask(page, "What is 1 + 1?")
 

@@ -21,7 +21,7 @@ export class Rate {
   }
 }
 
-/** "1,024 of 3,400 tokens · 180 tokens/s · 13 s left · 30 % from the cache"; on a phone it breaks at the dots. */
+/** "1,024 of 3,400 tokens · 180 tokens/s · 13 s left · 30 % from the cache"; on a phone it breaks after a dot. */
 export function prefillLine({ processed, total, cached }, perSecond) {
   const parts = [`${number(processed)} of ${number(total)} tokens`];
   if (perSecond > 0) {
@@ -33,7 +33,7 @@ export function prefillLine({ processed, total, cached }, perSecond) {
 }
 
 /** Joined; a line ends only between two parts. */
-export const dotted = (parts) => parts.map((part) => part.replaceAll(" ", "\u00a0")).join(" · ");
+export const dotted = (parts) => parts.map((part) => part.replaceAll(" ", "\u00a0")).join("\u00a0· ");
 
 export const speed = (perSecond) => (perSecond < 10 ? perSecond.toFixed(1) : number(perSecond));
 

@@ -47,10 +47,10 @@ export async function save(record) {
 }
 
 export async function remove(id) {
-  await run("conversations", "readwrite", (store) => store.delete(id));
-  await run("drafts", "readwrite", (store) => store.delete(id));
   forget(id);
   forget(DRAFT + id);
+  // At once, not one after the other: the page may be left in between.
+  await Promise.all(["conversations", "drafts"].map((name) => run(name, "readwrite", (store) => store.delete(id))));
   channel.postMessage(id);
 }
 
