@@ -61,8 +61,8 @@ def finished(events: list[Event]) -> Finished:
     return last
 
 
-def test_it_tells_that_its_template_takes_tools(driver: Driver) -> None:
-    assert driver.engine.capabilities.tools
+def test_it_tells_that_its_template_takes_tools_and_that_it_thinks(driver: Driver) -> None:
+    assert driver.engine.capabilities.tools and driver.engine.capabilities.reasoning
 
 
 def test_a_thought_then_an_answer(driver: Driver) -> None:
