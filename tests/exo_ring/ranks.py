@@ -23,7 +23,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def run(
-    module: str, size: int, folder: Path, *arguments: str, timeout: float = 60
+    module: str, size: int, folder: Path, *arguments: str, timeout: float = 110
 ) -> list[tuple[int, str, str]]:
     """(exit status, stdout, stderr) of each rank. Kills them all if one is not done in time."""
     hosts = folder / "hosts.json"

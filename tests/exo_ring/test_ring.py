@@ -21,6 +21,7 @@ from tests.support.runtime import ROOT, end, reply, text, wait_gone
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 LONG = "the quick brown fox jumps over the lazy dog. " * 8
+MIDDLE = LONG[:130]
 SHORT = "hello there, how are you?"
 
 
@@ -92,7 +93,7 @@ async def test_a_seed_gives_the_same_draws_on_any_number_of_ranks(
 
 @pytest.mark.parametrize("kind", ["pipeline", "tensor"])
 async def test_requests_side_by_side_do_not_change_each_other(rings: dict[str, Session], kind: str) -> None:
-    prompts = [SHORT, LONG, "one two three", LONG[100:]]
+    prompts = [SHORT, MIDDLE, "one two three", LONG[200:]]
     warm = Sampling(temperature=0.8, seed=3)
     fields = [{}, {"sampling": warm}, {"stop": ("e",)}, {}]
     solo = [
@@ -135,7 +136,7 @@ async def test_a_draw_that_fails_ends_its_request_on_every_rank(rings: dict[str,
     solo = text(await ask(rings["one"], SHORT, max_tokens=15))
     pids, restarts = ring.pids, ring.restarts
     survivor = asyncio.create_task(ask(ring, SHORT, max_tokens=15))
-    failed = await ask(ring, LONG, max_tokens=50, sampling=Sampling(presence_penalty=MISJUDGED))
+    failed = await ask(ring, MIDDLE, max_tokens=50, sampling=Sampling(presence_penalty=MISJUDGED))
     last = end(failed)
     assert last.reason == "error" and last.error is not None
     assert "sampling failed" in last.error["message"]
@@ -160,7 +161,7 @@ async def test_all_ranks_leave_at_one_step_and_a_resend_resumes(
     rings: dict[str, Session], rings_home: Path, kind: str, phase: str
 ) -> None:
     ring = rings[kind]
-    prompt = f"{kind} {phase} " + LONG
+    prompt = f"{kind} {phase} " + (LONG if phase == "prefill" else MIDDLE)
     at = after_prefill_of(100) if phase == "prefill" else after_tokens(5)
     events = await ask(ring, prompt, max_tokens=3000, at=at)
     last = end(events)
