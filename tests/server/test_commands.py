@@ -107,6 +107,8 @@ def test_cancel_by_prefix_by_the_apis_id_and_all(server: Serving, exo: Exo):
 def test_mistakes_are_one_line(server: Serving, exo: Exo):
     assert exo("cancel", url=server.url).returncode == 2
     assert exo("cancel", "x", "--all", url=server.url).returncode == 2
+    alone = exo("bench", "--peer", "other --port {port}")
+    assert alone.returncode == 2 and "--serve" in alone.stderr
     unknown = exo("cancel", "nobody", url=server.url)
     assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
     assert 'No request "nobody"' in unknown.stderr
