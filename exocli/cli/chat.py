@@ -89,12 +89,8 @@ def chat(
     conversation = _earlier(last, resume)
     if conversation is not None:
         model, backend = model or conversation.model, backend or conversation.backend
-    chosen = context.choose(model, backend, pairs, local=local)
-    if chosen.server:
-        settings.note(f"Using exo serve at {chosen.server}, which has {chosen.model} (--local declines).")
     plugin_commands.warn_of_problems(settings)
-    settings.detail(f"{chosen.model} on {chosen.backend}: {chosen.why}")
-    path = pulling.ensure(chosen, settings, yes=pull)
+    chosen, path = pulling.chosen(settings, model, backend, pairs, local=local, pull=pull)
     if conversation is None:
         conversation = Conversation(transcript=Transcript(chosen.system))
     if system is not None:
@@ -164,7 +160,7 @@ def _editor_maker(view: View, person: bool, keep: bool) -> Callable[[Callable[[]
 
 
 def _greet(view: View, chosen: context.Choice, conversation: Conversation) -> None:
-    from exocli.chat.commands import short
+    from exocli.chat.shown import short
 
     view.note(
         f"{chosen.model} on {chosen.backend} · Ctrl-C stops a reply, Ctrl-D leaves, /help lists the rest"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from exocli.cli import context, prompt_input, pulling, signals
+from exocli.cli import prompt_input, pulling, signals
 from exocli.cli.params import (
     Count,
     Words,
@@ -74,11 +74,8 @@ def embed(
     inputs = texts + prompt_input.lines(files, read_stdin=not texts and not files, note=settings.note)
     if not inputs:
         raise UsageError('There is no text: give one as in exo embed "a sentence", or pipe lines in.')
-    chosen = context.choose(model or DEFAULT_EMBEDDER, backend, pairs, local=local)
-    if chosen.server:
-        settings.note(f"Using exo serve at {chosen.server}, which has {chosen.model} (--local declines).")
-    settings.detail(f"{chosen.model} on {chosen.backend}: {chosen.why}")
-    path = pulling.ensure(chosen, settings, yes=pull)
+    model = model or DEFAULT_EMBEDDER
+    chosen, path = pulling.chosen(settings, model, backend, pairs, local=local, pull=pull)
     request = Request(
         task="embed", model=chosen.model, inputs=inputs, dimensions=dimensions, truncate=truncate
     )

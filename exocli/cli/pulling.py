@@ -22,6 +22,23 @@ LEAVE_WITHIN_S = 2.0
 LINE_EVERY_S = 5.0
 
 
+def chosen(
+    settings: Globals,
+    model: str | None,
+    backend: str | None,
+    pairs: tuple[str, ...],
+    *,
+    local: bool,
+    pull: bool,
+) -> tuple[context.Choice, str]:
+    """`context.choose` and `ensure`, told to whoever listens: what `run`, `chat` and `embed` begin with."""
+    choice = context.choose(model, backend, pairs, local=local)
+    if choice.server:
+        settings.note(f"Using exo serve at {choice.server}, which has {choice.model} (--local declines).")
+    settings.detail(f"{choice.model} on {choice.backend}: {choice.why}")
+    return choice, ensure(choice, settings, yes=pull)
+
+
 def ensure(
     choice: context.Choice,
     settings: Globals,
@@ -29,7 +46,7 @@ def ensure(
     yes: bool = False,
     ask: Callable[[str], bool] | None = None,
 ) -> str:
-    """`context.ensure_model` with a bar; what `run`, `chat`, `bench` and `serve` call before they open."""
+    """`context.ensure_model` with a bar."""
 
     def pull_it(source: ModelSource, ref: ModelRef) -> None:
         pull(source, ref, settings)

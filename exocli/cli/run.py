@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from exocli.cli import context, prompt_input, pulling, render, signals
+from exocli.cli import prompt_input, pulling, render, signals
 from exocli.cli.params import (
     Words,
     backend_option,
@@ -83,11 +83,7 @@ def run(
 
     format = _schema(schema) if schema else None
     text = prompt_input.gather(prompt, files, read_stdin=not no_stdin, note=settings.note)
-    chosen = context.choose(model, backend, pairs, local=local)
-    if chosen.server:
-        settings.note(f"Using exo serve at {chosen.server}, which has {chosen.model} (--local declines).")
-    settings.detail(f"{chosen.model} on {chosen.backend}: {chosen.why}")
-    path = pulling.ensure(chosen, settings, yes=pull)
+    chosen, path = pulling.chosen(settings, model, backend, pairs, local=local, pull=pull)
     system = system if system is not None else chosen.system
     messages = (Message(role="system", content=system),) if system else ()
     request = Request(
