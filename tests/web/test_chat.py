@@ -141,7 +141,7 @@ def test_a_stopped_reply_is_kept_and_gone_on_with(page: Page, serving: Serving):
     wait_said(page, 20)
     button(page).click()
     expect(button(page)).to_have_text("Send")
-    serving.wait_idle(1.0)
+    serving.wait_idle(3.0)
     expect(replies(page).last.locator(".note")).to_have_text("Stopped.")
     kept = said(page)
     page.reload()
