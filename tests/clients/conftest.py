@@ -87,7 +87,7 @@ def run(command: list[str], cwd: Path, **env: str) -> dict[str, Any]:
     """A script's last line, as JSON."""
     clean = {"PATH": "/usr/bin:/bin", "HOME": str(cwd), "NO_PROXY": "*", **env}
     done = subprocess.run(
-        command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -44,38 +44,29 @@ class Streaming(threading.Thread):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_busy_port_is_told_within_a_second_of_start_up_and_before_any_load(home: Path, host: str):
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
-        command = [
-            sys.executable,
-            "-m",
-            "exocli",
-            "serve",
-            "-b",
-            "scripted",
-            "-o",
-            "load_s=60",
-            "--host",
-            host,
-        ]
+    def seconds(*args: str) -> tuple[float, subprocess.CompletedProcess[str]]:
         begin = time.monotonic()
         done = subprocess.run(
-            [*command, "--port", str(port)],
+            [sys.executable, "-m", "exocli", *args],
             env=environment(home),
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=30,
             check=False,
         )
-        took = time.monotonic() - begin
-    assert done.returncode == 1
-    assert f"Port {port} of 127.0.0.1 is in use" in done.stderr
-    assert "Traceback" not in done.stderr
-    begin = time.monotonic()
-    subprocess.run(
-        [sys.executable, "-m", "exocli", "--version"], env=environment(home), check=True, capture_output=True
-    )
-    assert took - (time.monotonic() - begin) < 1.0, "beyond what starting Python takes"
+        return time.monotonic() - begin, done
+
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        serve = ("serve", "-b", "scripted", "-o", "load_s=60", "--host", host, "--port", str(port))
+        for attempt in range(3):
+            took, done = seconds(*serve)
+            assert done.returncode == 1
+            assert f"Port {port} of 127.0.0.1 is in use" in done.stderr
+            assert "Traceback" not in done.stderr
+            if took < 1.0 or took - seconds("--version")[0] < 1.0:  # beyond what starting Python takes
+                return
+            assert attempt < 2, took  # a busy machine may keep either of them waiting
 
 
 # ------------------------------------------------------------------------------- loading, unloading
