@@ -7,6 +7,7 @@ Knows mlx-lm; knows no requests and no names (models.py finds the folder).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,14 +72,21 @@ def load(
         model = cut(model, config)
     free = memory.available() if limit is None else limit
     to_float32, notes = weights.settle(model, path.name, cpu_dtype, free, force)
-    tokenizer = _open_tokenizer(found, config, generation, template)
-    if not tokenizer.has_chat_template:
-        template = template_files.beside(asked) or template_files.beside(path)
-        if template is not None:
-            tokenizer = _open_tokenizer(found, config, generation, template)
-        else:
+
+    def open_tokenizer() -> TokenizerWrapper:
+        tokenizer = _open_tokenizer(found, config, generation, template)
+        if not tokenizer.has_chat_template:
+            beside = template_files.beside(asked) or template_files.beside(path)
+            if beside is not None:
+                return _open_tokenizer(found, config, generation, beside)
             told.append(template_files.ADVICE)
-    weights.bring(model, to_float32, progress)
+        return tokenizer
+
+    # That is Python's work (2 s for a vocabulary of 150,000), while the weights are read without Python.
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(open_tokenizer)
+        weights.bring(model, to_float32, progress)
+        tokenizer = opening.result()
     return Loaded(
         path=path,
         model=model,
