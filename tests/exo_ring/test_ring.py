@@ -260,3 +260,5 @@ async def test_logprobs_where_tensor_parallel(rings: dict[str, Session]) -> None
     theirs = [p for e in expected if isinstance(e, Text) for p in e.logprobs or []]
     assert [p["id"] for p in mine] == [p["id"] for p in theirs] and len(mine) == 3
     assert all(abs(a["logprob"] - b["logprob"]) < 1e-4 for a, b in zip(mine, theirs, strict=True))
+    refused = end(await ask(rings["pipeline"], SHORT, max_tokens=3, logprobs=2)).error
+    assert refused is not None and "logprobs" in refused["message"]
