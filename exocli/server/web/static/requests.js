@@ -4,7 +4,7 @@
 import * as api from "./api.js";
 import { openDialog } from "./dialogs.js";
 import { h, number } from "./dom.js";
-import { bytes, dotted, duration } from "./progress.js";
+import { bytes, duration } from "./progress.js";
 import { sentence } from "./reply.js";
 
 const EVERY_MS = 1000;
@@ -74,7 +74,7 @@ function requestRow(row, cancelOne) {
     prefill: `reading ${number(row.processed)} of ${number(row.total)} tokens`,
     decode: `writing, ${number(row.tokens)} tokens`,
   };
-  const details = dotted([how[row.phase] ?? row.phase, duration(row.age_s), row.client]);
+  const details = [how[row.phase] ?? row.phase, duration(row.age_s), row.client].join(" · ");
   const button = h("button", {
     type: "button",
     text: "Cancel",
@@ -90,7 +90,7 @@ function modelRow(model) {
   if (model.memory) parts.push(bytes(model.memory));
   if (facts.device) parts.push(facts.device);
   if (model.restarts) parts.push(`restarted ${number(model.restarts)}×`);
-  const lines = [dotted(parts), ...model.ranks.map(rankText)];
+  const lines = [parts.join(" · "), ...model.ranks.map(rankText)];
   if (model.error) lines.push(model.error.message);
   return [model.name, model.backend ? `${model.name} · ${model.backend}` : model.name, lines.join("\n")];
 }
