@@ -25,8 +25,9 @@ Pair = tuple[Any, Any, dict[str, Any]]
 """The model's own tokenizer, the rebuilt one, its config."""
 
 
+@functools.cache
 def metadata_of(folder: Path, pre: str | None) -> dict[str, Any]:
-    """What llama.cpp's converter writes for a model's own tokenizer.json."""
+    """What llama.cpp's converter writes for a model's own tokenizer.json. Do not change it."""
     own = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     vocab: dict[str, int] = own["model"]["vocab"]
