@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from exocli import options
+from exocli.chat.shown import short
 from exocli.chat.store import Conversation, write_whole
+from exocli.cli.params import require_sampling
 from exocli.errors import ExoError, UsageError
 from exocli.types import Sampling
 
 _COMMAND = re.compile(r"/([a-z]+)(?:\s+(.*))?\s*", re.DOTALL)
+_MEANT = {"exit": "exit", "quit": "exit", "/quit": "exit", "/bye": "exit", "/": "help", "/?": "help"}
 _HINTS = {name: hint for name, hint in get_type_hints(Sampling).items() if name != "logit_bias"}
 _HINTS |= {"max_tokens": int | None, "think": bool | Literal["low", "medium", "high"] | None}
 
@@ -52,7 +55,9 @@ class Command:
 
 def parse(text: str) -> tuple[str, str] | None:
     """("set", "seed 1") of "/set seed 1"; None for a message. "/etc/hosts …" is a message, and so is what
-    begins with a blank."""
+    begins with a blank. Words that leave other programs leave this one, a slash alone asks for help."""
+    if (word := text.rstrip().lower()) in _MEANT:
+        return _MEANT[word], ""
     match = _COMMAND.fullmatch(text)
     return (match[1], (match[2] or "").strip()) if match else None
 
@@ -77,7 +82,8 @@ def _help(desk: Desk, argument: str) -> Effect:
 
 
 _KEYS = """\
-Enter sends, Alt-Enter begins a new line, a paste is one message. Ctrl-C stops a reply, Ctrl-D leaves.
+Enter sends, Alt-Enter begins a new line, a paste is one message. Ctrl-C stops a reply, Ctrl-D leaves. A
+question that was stopped before its answer began is offered again: Enter sends it, Tab edits it.
 "exo chat -c" goes on with the last conversation."""
 
 
@@ -135,6 +141,7 @@ def _set(desk: Desk, argument: str) -> Effect:
         raise UsageError(f"There is no setting {name}; there are: {', '.join(_HINTS)}.")
     if value:
         parsed = options.parse(_HINTS[name], value.strip(), name)
+        require_sampling(f"/set {name}", name, parsed)
         if hasattr(desk, name):
             setattr(desk, name, parsed)
         else:
@@ -157,12 +164,6 @@ def _model(desk: Desk, argument: str) -> Effect:
     if argument:
         raise UsageError(f'A conversation keeps its model; leave, and start "exo chat -c -m {argument}".')
     return Effect(say=desk.about())
-
-
-def short(text: str, width: int = 60) -> str:
-    """The beginning of a message, on one line."""
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1] + "…"
 
 
 COMMANDS = {

@@ -97,32 +97,32 @@ class Chat:
     # -------------------------------------------------------------------------------- the loop
 
     async def _converse(self) -> None:
-        draft = ""
+        offer = ""
         while self._signal is None:
             if self._person:
                 self._load()
             try:
-                text = await self._editor.read(draft)
+                text = await self._editor.read(offer)
             except EmptyInterrupt:
                 if not self._person:
                     self._signal = signal.SIGINT
                     return
-                draft = ""
+                offer = ""
                 self._view.note("Ctrl-D or /exit leaves.")
                 continue
             except EOFError:
                 break
-            draft = ""
+            offer = ""
             if text.strip():
                 try:
-                    draft = await self._handle(text)
+                    offer = await self._handle(text)
                 except _Leave:
                     break
         if self._broken is not None:
             raise self._broken
 
     async def _handle(self, text: str) -> str:
-        """One message or command; → what the editor begins with next."""
+        """One message or command; → what the editor offers to send again."""
         parsed = commands.parse(text)
         if parsed is None:
             message = text.strip("\n")
@@ -192,7 +192,7 @@ class Chat:
     # ------------------------------------------------------------------------------- one reply
 
     async def _answer(self) -> str:
-        """Let the model reply to the transcript; → a question that a cancel took back, for the editor."""
+        """Let the model reply to the transcript; → what a cancel took back, to be offered again."""
         session, transcript = self._session, self._transcript
         if self._ever_opened and not session.loaded and not session.loading:
             self._view.note("The worker had ended; it is started again.")
@@ -238,14 +238,14 @@ class Chat:
             self._view.error(str(finished.error.get("message", "The reply failed.")))
         elif note := notes.ending(finished, bool(reply.text)):
             self._view.note(note)
-        edited = cancelled and self._quiet is not None
-        if taken_back is not None and self._person and not edited:
+        offered = cancelled and self._quiet is not None
+        if taken_back is not None and self._person and not offered:
             self._view.note("Your message was taken back; /retry sends it again.")
         if self._verbose:
             self._view.note(notes.measured(finished))
         if self._person:
             self._view.blank()
-        return taken_back or "" if edited else ""
+        return taken_back or "" if offered else ""
 
     # --------------------------------------------------------------------------------- signals
 

@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from exocli.chat.shown import folded, printable, short
+
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-PROMPT = "> "
+PROMPT, CONTINUATION = "> ", ". "
+_OFFER = "Enter sends again, Tab edits: "
 
 
 class EmptyInterrupt(Exception):
@@ -25,9 +28,10 @@ class EmptyInterrupt(Exception):
 
 
 class Editor(Protocol):
-    async def read(self, default: str = "") -> str:
-        """The next message, with "\\n" as its only line end. `default` is put where it can be edited, if
-        there is such a place. Raises EOFError at the end of input, EmptyInterrupt for Ctrl-C on nothing."""
+    async def read(self, offer: str = "") -> str:
+        """The next message, with "\\n" as its only line end. `offer` is one that can be sent again as it is
+        or edited, where there is a place to show it; typing anything else declines it. Raises EOFError at the
+        end of input, EmptyInterrupt for Ctrl-C on nothing."""
 
     def interrupt(self) -> None:
         """Ctrl-C while `read` waits: clear what was typed, or raise EmptyInterrupt in it."""
@@ -44,7 +48,8 @@ def clean(text: str) -> str:
 
 class TerminalEditor:
     """Emacs keys, history, Tab for commands. Enter sends, Alt-Enter begins a new line, a paste is one
-    message however many lines it has."""
+    message however many lines it has. An offered message is shown dim: Enter sends it, Tab puts it into the
+    line."""
 
     def __init__(
         self, stdout: TextIO, history: Path | None, commands: Iterable[str], ignore: Callable[[], bool]
@@ -52,6 +57,7 @@ class TerminalEditor:
         """`history` None keeps it in memory. While `ignore()` Ctrl-C does nothing."""
         from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import WordCompleter
+        from prompt_toolkit.formatted_text import FormattedText
         from prompt_toolkit.history import InMemoryHistory
         from prompt_toolkit.output.vt100 import Vt100_Output
 
@@ -63,10 +69,14 @@ class TerminalEditor:
         output.enable_cpr = False
         words = WordCompleter(list(commands), sentence=True)
         self._ignore = ignore
+        self._out = stdout
+        self._offer = ""
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             multiline=True,
-            prompt_continuation=lambda width, number, wrapped: "" if wrapped else ". ",
+            prompt_continuation=lambda width, number, wrapped: "" if wrapped else CONTINUATION,
+            placeholder=lambda: FormattedText([("fg:ansibrightblack", self._offered())]),
+            erase_when_done=True,  # `_echo` leaves it in its shorter form
             completer=words,
             complete_while_typing=False,
             history=LineHistory(history) if history is not None else InMemoryHistory(),
@@ -76,14 +86,27 @@ class TerminalEditor:
             output=output,
         )
 
+    def _offered(self) -> str:
+        if not self._offer:
+            return ""
+        room = self._session.output.get_size().columns - len(PROMPT + _OFFER) - 2
+        return _OFFER + short(self._offer, max(room, 8))
+
     def _keys(self) -> KeyBindings:
+        from prompt_toolkit.filters import Condition
         from prompt_toolkit.key_binding import KeyBindings
 
         keys = KeyBindings()
 
         @keys.add("enter")
         def _(event: KeyPressEvent) -> None:
+            self._take_offer()
             event.current_buffer.validate_and_handle()
+
+        @keys.add("tab", filter=Condition(self._offers))
+        @keys.add("right", filter=Condition(self._offers))
+        def _(event: KeyPressEvent) -> None:
+            self._take_offer()
 
         @keys.add("escape", "enter")
         def _(event: KeyPressEvent) -> None:
@@ -96,13 +119,21 @@ class TerminalEditor:
 
         return keys
 
-    async def read(self, default: str = "") -> str:
+    def _offers(self) -> bool:
+        return bool(self._offer) and not self._session.default_buffer.text
+
+    def _take_offer(self) -> None:
+        if self._offers():
+            self._session.default_buffer.insert_text(self._offer)
+            self._offer = ""
+
+    async def read(self, offer: str = "") -> str:
         from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
         from prompt_toolkit.keys import Keys
 
-        text = await self._session.prompt_async(
-            default=default, handle_sigint=False, set_exception_handler=False
-        )
+        self._offer = offer
+        text = await self._session.prompt_async(handle_sigint=False, set_exception_handler=False)
+        self._echo(text)
         # Ctrl-C that came in one breath with Enter (a slow line does that) means the reply.
         keys = get_typeahead(self._session.input)
         others = [key for key in keys if key.key != Keys.ControlC]
@@ -111,6 +142,12 @@ class TerminalEditor:
             signal.raise_signal(signal.SIGINT)
         return clean(text)
 
+    def _echo(self, text: str) -> None:
+        columns = self._session.output.get_size().columns
+        rows = folded(printable(clean(text)), columns, PROMPT, CONTINUATION)
+        self._out.write("".join(f"{row}\n" for row in rows))
+        self._out.flush()
+
     def interrupt(self) -> None:
         app = self._session.app
         if self._ignore() or not app.is_running or app.is_done:
@@ -118,6 +155,9 @@ class TerminalEditor:
         buffer = self._session.default_buffer
         if buffer.text:
             buffer.reset()
+        elif self._offer:
+            self._offer = ""
+            app.invalidate()
         else:
             app.exit(exception=EmptyInterrupt(), style="class:aborting")
 
@@ -144,7 +184,7 @@ class LineEditor:
         self._loop = asyncio.get_running_loop()
         threading.Thread(target=self._read, name="exo-stdin", daemon=True).start()
 
-    async def read(self, default: str = "") -> str:
+    async def read(self, offer: str = "") -> str:
         if self._prompt is not None:
             self._prompt.write(PROMPT)
             self._prompt.flush()

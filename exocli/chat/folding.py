@@ -11,8 +11,7 @@ from collections.abc import Callable
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
 
-ROWS = 3
-"""Rows that a folded line takes, about."""
+from exocli.chat.shown import ROWS
 
 
 class Folding(Processor):

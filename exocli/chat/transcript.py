@@ -33,7 +33,8 @@ class Turn:
 class Transcript:
     """`ask`, `again` or `go_on` open a reply, `settle` closes it; between replies the rest may be called.
 
-    `taken_back` is the last question that left the conversation unanswered, for the editor and /retry.
+    `taken_back` is the last question that left the conversation, by `settle` or `undo`, for the editor and
+    /retry.
     """
 
     def __init__(self, system: str | None = None, turns: tuple[Turn, ...] = ()) -> None:
@@ -114,7 +115,7 @@ class Transcript:
             raise ExoError("There is nothing to take back.")
         question = self.turns[-2].text
         self.turns = self.turns[:-2]
-        self.taken_back = None
+        self.taken_back = question
         return question
 
     def clear(self) -> None:

@@ -6,23 +6,20 @@ TERM=dumb, plain text without control bytes. Decides nothing; knows no engine an
 
 from __future__ import annotations
 
-import re
+import os
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from exocli.chat.shown import printable
 from exocli.cli import render
 
 if TYPE_CHECKING:
     from rich.live import Live
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+    from exocli.chat.wrapping import Wrap
+
 LINE_FIRST_S, LINE_EVERY_S = 2.0, 5.0
 """Without a live line: when the first line about a wait is due, and how far apart the next ones are."""
-
-
-def printable(text: str) -> str:
-    """Model output must not drive the terminal: newline and tab are the only control bytes it may use."""
-    return _CONTROL.sub("", text)
 
 
 class View:
@@ -31,12 +28,17 @@ class View:
     def __init__(self, out: TextIO, err: TextIO, *, quiet: bool = False) -> None:
         from rich.console import Console
 
+        from exocli.chat.wrapping import Wrap
+
         self._out, self._err = out, err
         self._quiet = quiet
         self.plain = render.plain(out)
         self._plain_notes = render.plain(err)
         self._same = out.isatty() and err.isatty()
-        self._console = Console(file=err, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._console = Console(file=err, highlight=False, markup=False, emoji=False)
+        self._wrap: Wrap | None = None
+        if not self.plain:
+            self._wrap = Wrap(lambda: os.get_terminal_size(out.fileno()).columns)
         self._live: Live | None = None
         self._line_start = True
         self._dim = False
@@ -86,7 +88,7 @@ class View:
 
     def _write(self, text: str) -> None:
         if text:
-            self._out.write(text)
+            self._out.write(self._wrap.feed(text) if self._wrap else text)
             self._out.flush()
             self._line_start = text.endswith("\n")
 

@@ -71,6 +71,8 @@ class Waiting:
             parts = [place, _seconds(elapsed)]
         elif self._progress is not None and self._progress.processed < self._progress.total:
             parts = self._reading(self._progress, now)
+        elif self._progress is not None:
+            parts = [f"{self._progress.total:,} tokens read, waiting for the first word", _seconds(elapsed)]
         else:
             parts = [f"waiting for {self._backend}", _seconds(elapsed)]
         return " · ".join([*parts, *([self._note] if self._note else []), "Ctrl-C stops"])

@@ -166,7 +166,7 @@ def rm(settings: Globals, names: tuple[str, ...], backend: str | None, yes: bool
         if ref.kind == "path":
             raise UsageError(f"{name} is a path; what exo did not fetch it does not remove.")
         info = source.show(ref)
-        ask = render.asker()
+        ask = render.asker(default=False)
         if not yes and ask is not None and not ask(f"Remove {info.name} ({size_text(info.size)})?"):
             continue
         freed = source.remove(ref)

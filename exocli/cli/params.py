@@ -204,8 +204,9 @@ _SAMPLING = (
 )
 
 
-_IN_CONFIG: dict[str, Any] = {
+_RANGES: dict[str, Any] = {
     **{flag.removeprefix("--").replace("-", "_"): kind for flag, kind, _, _ in _SAMPLING},
+    "max_tokens": Count(min=1),
     "repetition_penalty": Number(min=0, min_open=True),
     "presence_penalty": Number(min=-2, max=2),
     "frequency_penalty": Number(min=-2, max=2),
@@ -219,7 +220,7 @@ def require_sampling(where: str, name: str, value: Any) -> None:
         return
     if name == "logit_bias":
         raise UsageError(f"{where}: a bias is given with a request, not in the config.")
-    if (kind := _IN_CONFIG.get(name)) is not None:
+    if (kind := _RANGES.get(name)) is not None:
         try:
             kind.convert(value, None, None)
         except click.BadParameter as error:

@@ -89,19 +89,19 @@ def fact_texts(facts: Mapping[str, Any]) -> list[str]:
     return texts
 
 
-def asker() -> Callable[[str], bool] | None:
-    """A function that asks a yes/no question on the terminal, yes being the default; None where nobody
+def asker(*, default: bool = True) -> Callable[[str], bool] | None:
+    """A function that asks a yes/no question on the terminal, Enter alone being `default`; None where nobody
     is there to answer. The end of input is a no."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
 
     def ask(question: str) -> bool:
-        sys.stderr.write(f"{question} [Y/n] ")
+        sys.stderr.write(f"{question} {'[Y/n]' if default else '[y/N]'} ")
         sys.stderr.flush()
         answer = sys.stdin.readline()
         if not answer:
             sys.stderr.write("\n")
             return False
-        return answer.strip().lower() in ("", "y", "yes")
+        return answer.strip().lower() in ("y", "yes", *([""] if default else []))
 
     return ask

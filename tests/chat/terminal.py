@@ -27,7 +27,7 @@ ROWS, COLUMNS = 40, 100
 _LAUNCH = (
     "import fcntl,os,sys,termios; fcntl.ioctl(0,termios.TIOCSCTTY,0); os.execvp(sys.argv[1],sys.argv[1:])"
 )
-CTRL_C, CTRL_D, CTRL_L, CTRL_Z, ENTER, ALT_ENTER = "\x03", "\x04", "\x0c", "\x1a", "\r", "\x1b\r"
+CTRL_C, CTRL_D, CTRL_L, CTRL_Z, TAB, ENTER, ALT_ENTER = "\x03", "\x04", "\x0c", "\x1a", "\t", "\r", "\x1b\r"
 
 
 class Terminal:
@@ -90,6 +90,10 @@ class Terminal:
             if time.monotonic() > deadline or (not self._feed(0.2) and self.process.poll() is not None):
                 shown = "\n".join(line for line in self.lines if line)
                 raise AssertionError(f"no prompt with {text!r}:\n{shown}")
+
+    def offered(self, text: str) -> None:
+        """Wait until the editor offers a message that was taken back, and nothing is typed."""
+        self.prompt(f"Enter sends again, Tab edits: {text}")
 
     def ask(self, text: str, answer: str) -> None:
         """At the prompt: send a message, wait for the answer and the next prompt."""

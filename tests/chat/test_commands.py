@@ -29,10 +29,18 @@ def run(desk: Desk, text: str) -> Effect:
 
 
 @pytest.mark.parametrize(
-    "text", ["hello", " /help", "/etc/hosts is what?", "/", "//", "/Help", "/2", "a /help"]
+    "text", ["hello", " /help", "/etc/hosts is what?", "//", "/Help", "/2", "a /help", "exit?"]
 )
 def test_messages_are_not_commands(text: str) -> None:
     assert commands.parse(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("exit", "exit"), ("Quit", "exit"), ("/quit", "exit"), ("/bye", "exit"), ("/", "help")],
+)
+def test_what_other_programs_call_it(text: str, meant: str) -> None:
+    assert commands.parse(text) == (meant, "")
 
 
 def test_an_argument_may_have_lines() -> None:
@@ -89,7 +97,19 @@ def test_set(desk: Desk) -> None:
     assert run(desk, "/set seed").say == "seed = 7"
 
 
-@pytest.mark.parametrize("text", ["/set warmth 3", "/set seed high", "/save", "/model other/one"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/set warmth 3",
+        "/set seed high",
+        "/set seed -1",
+        "/set top_p 0",
+        "/set max_tokens 0",
+        "/set temperature nan",
+        "/save",
+        "/model other/one",
+    ],
+)
 def test_what_cannot_be_done_says_so(desk: Desk, text: str) -> None:
     with pytest.raises(ExoError) as caught:
         run(desk, text)

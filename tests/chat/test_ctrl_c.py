@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.chat.conftest import Shared, Start
-from tests.chat.terminal import CTRL_C, CTRL_D, ENTER, Terminal
+from tests.chat.terminal import CTRL_C, CTRL_D, ENTER, TAB, Terminal
 from tests.support.runtime import wait_gone
 
 LONG = "slowly briefly " + " ".join(f"w{n}" for n in range(60))
@@ -26,7 +26,7 @@ def leave(terminal: Terminal) -> None:
     assert terminal.raw.endswith(b"\n") or terminal.cursor_line == ""
 
 
-def test_in_prefill_the_message_returns_and_the_same_again_goes_on(start: Start) -> None:
+def test_in_prefill_the_message_is_offered_and_the_same_again_goes_on(start: Start) -> None:
     terminal = start()
     terminal.prompt()
     terminal.send(LONG + ENTER)
@@ -36,9 +36,10 @@ def test_in_prefill_the_message_returns_and_the_same_again_goes_on(start: Start)
     shown = terminal.until(r"\[stopped after reading \d+ of 62 tokens; \d+ are kept")
     kept = int(shown.split(";")[1].split()[0])
     assert 0 < kept < 62
-    terminal.until("> slowly briefly w0", count=2)
+    terminal.until("> Enter sends again, Tab edits: slowly briefly w0")
     assert not any("reading" in line and "█" in line for line in terminal.lines), "the bar is gone"
     terminal.send(ENTER)
+    terminal.until("^> slowly briefly w0", count=2)
     terminal.until(rf"\[goes on at {kept} of 62 tokens\]")
     terminal.until("^heard 1: briefly$")
     terminal.prompt()
@@ -69,20 +70,20 @@ def test_while_loading_the_worker_ends_and_the_next_message_loads_anew(start: St
     assert len(workers) == 1
     terminal.send(CTRL_C)
     terminal.until(r"^\[stopped while loading\]$")
-    terminal.prompt("hello")
+    terminal.offered("hello")
     assert wait_gone(workers[0])
     terminal.send(ENTER)
     terminal.until("loading talker")
     terminal.send(CTRL_C)
     terminal.until("stopped while loading", count=2)
-    terminal.prompt("hello")
+    terminal.offered("hello")
     time.sleep(1.01)  # the press must not count as one with the last
     terminal.send(CTRL_C)
     terminal.prompt()
     leave(terminal)
 
 
-def test_two_presses_at_once_are_one_and_spare_the_returned_message(start: Start) -> None:
+def test_two_presses_at_once_are_one_and_spare_the_offered_message(start: Start) -> None:
     terminal = start()
     terminal.prompt()
     terminal.send("slowly forever" + ENTER)
@@ -96,12 +97,30 @@ def test_two_presses_at_once_are_one_and_spare_the_returned_message(start: Start
     asked = time.monotonic()
     terminal.send(CTRL_C + CTRL_C)
     terminal.until("stopped after reading")
-    terminal.until("> slowly briefly w0", count=2)
+    terminal.until("> Enter sends again, Tab edits: slowly briefly w0")
     if time.monotonic() - asked < 0.8:  # on a busy machine the second may be over
         terminal.send(CTRL_C)
-    terminal.send("!")
+    terminal.send(TAB + "!")
     terminal.until("w59!")
     assert terminal.workers() == worker
+
+
+def test_what_is_typed_after_a_cancel_declines_the_offer(start: Start) -> None:
+    terminal = start("-o", "load=hang")
+    terminal.prompt()
+    terminal.send("hello" + ENTER)
+    terminal.until("loading talker")
+    terminal.send(CTRL_C)
+    terminal.offered("hello")
+    terminal.ask("/undo", "exo: There is nothing to take back")
+    terminal.send("/retry" + ENTER)
+    terminal.until("loading talker")
+    terminal.send(CTRL_C)
+    terminal.offered("hello")
+    time.sleep(1.01)  # the press must not count as one with the last
+    terminal.send(CTRL_C)
+    terminal.prompt()
+    leave(terminal)
 
 
 def test_a_deaf_worker_is_offered_then_killed_and_comes_back(terminal: Terminal) -> None:
@@ -168,7 +187,7 @@ def test_before_a_silent_remote_has_answered(start: Start, env: dict[str, str]) 
     terminal.until(r"^waiting for silent · \d s · Ctrl-C stops")
     terminal.send(CTRL_C)
     terminal.until(r"^\[stopped")
-    terminal.prompt("anyone?")
+    terminal.offered("anyone?")
     terminal.send(ENTER)
     terminal.until(r"^waiting for silent · 1 s · Ctrl-C stops")
     Path(env["TALKER_GO"]).touch()

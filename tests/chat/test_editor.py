@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from exocli.chat.editor import EmptyInterrupt, LineEditor, clean
 from exocli.chat.history import KEEP, LineHistory
-from exocli.chat.view import printable
+from exocli.chat.shown import printable
 from hypothesis import given
 from hypothesis import strategies as st
 

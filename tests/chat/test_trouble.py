@@ -75,8 +75,8 @@ def test_what_cannot_be_kept_is_told_once(start: Start, env: dict[str, str]) -> 
     terminal.prompt()
     terminal.ask("one", "heard 1: one")
     terminal.ask("two", "heard 3: two")
-    told = [line for line in terminal.lines if line.startswith("exo:")]
-    assert told == ["exo: This conversation cannot be saved (Not a directory); the chat goes on without."]
+    told = " ".join(terminal.lines)
+    assert told.count("cannot be saved (Not a directory); the chat goes on") == 1
     terminal.send(CTRL_D)
     assert terminal.ended() == 0
 

@@ -84,12 +84,12 @@ def test_remove_asks_on_a_terminal(spawn, shelf):
 
     shelf.mkdir(parents=True)
     (shelf / "tiny.shelf").write_text("x")
-    for answer, left in ((b"n\n", True), (b"\x04", True), (b"\n", False)):
+    for answer, left in ((b"n\n", True), (b"\x04", True), (b"\n", True), (b"y\n", False)):
         leader, follower = pty.openpty()
         process = spawn("models", "rm", "tiny", stdin=follower, stderr=follower, stdout=subprocess.DEVNULL)
         os.close(follower)
         seen = b""
-        while b"[Y/n]" not in seen:
+        while b"[y/N]" not in seen:
             seen += os.read(leader, 1024)
         os.write(leader, answer)
         assert process.wait(20) == 0
