@@ -21,7 +21,7 @@ import pyte
 
 from tests.support.runtime import alive
 
-WAIT_S = 15.0
+WAIT_S = 40.0
 ROWS, COLUMNS = 40, 100
 # The first thing in the new session: make the pty its controlling terminal.
 _LAUNCH = (
