@@ -67,7 +67,7 @@ def test_paris_then_cancels_in_decode_and_in_prefill(terminal: Terminal, home: P
     shown = terminal.until(r"\[stopped after reading [\d,]+ of [\d,]+ tokens; [\d,]+ are kept")
     kept = int(shown.split(";")[1].split()[0].replace(",", ""))
     assert kept > 0
-    terminal.prompt("What is the capital of Spain?")
+    terminal.until("^> Enter sends again, Tab edits: Item 0 of the list")
     terminal.send(ENTER)
     terminal.until(rf"^\[goes on at {kept:,} of")
     terminal.until(r"of [\d,]+ tokens\]\n\w+")
