@@ -41,7 +41,8 @@ def resolve(name: str, models: Mapping[str, Any], builtin: Collection[str]) -> M
     base, _, revision = target.partition("@")
     if _HUB.match(base):
         return ModelRef(kind="hub", name=base, revision=revision or None, entry=entry)
-    close = get_close_matches(target, [*models, *builtin], n=1)
+    known = [one for one in (*models, *builtin) if one != target and "*" not in one]
+    close = get_close_matches(target, known, n=1)
     hint = (
         f'did you mean "{close[0]}"?'
         if close

@@ -43,6 +43,12 @@ def test_a_slip_is_guessed():
         names.resolve("smolm2", {}, BUILTIN)
 
 
+def test_what_does_not_work_is_not_guessed():
+    for name, table in (("loop", {"loop": {"model": "loop"}}), ("my-x", {"my-*": {"model": "org/name"}})):
+        with pytest.raises(ModelNotFound, match="give ORG/NAME"):
+            names.resolve(name, table, BUILTIN)
+
+
 def test_a_bad_entry_and_an_empty_name():
     with pytest.raises(UsageError, match=r"\[models\.x\]"):
         names.resolve("x", {"x": "org/name"}, [])

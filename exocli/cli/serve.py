@@ -116,6 +116,8 @@ def serve(
 ) -> None:
     from exocli.server import auth, listen
 
+    if not host:
+        raise UsageError("The host is empty: 127.0.0.1 serves this machine, 0.0.0.0 every other one too.")
     keys = _keys(api_key_file)
     if not keys and not insecure and not auth.is_loopback(host):
         raise UsageError(

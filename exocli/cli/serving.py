@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from exocli import config, names
+from exocli.backend import ModelInfo
 from exocli.cli import context, pulling
 from exocli.cli.render import Globals
 from exocli.errors import ExoError
 from exocli.runtime.session import Session
 from exocli.server.hub import Opener, Served
-from exocli.types import Task, to_json
+from exocli.types import to_json
 
 
 def served(
@@ -68,22 +69,24 @@ def _session(choice: context.Choice, path: str, settings: Globals, concurrency: 
 
 def _served(name: str, choice: context.Choice, opener: Opener) -> Served:
     same = [choice.backend, choice.ref.kind, str(choice.ref), choice.options, choice.defaults]
+    info = _info(choice)
     return Served(
         name=name,
         key=json.dumps(to_json(same), sort_keys=True, default=str),
         open=opener,
         backend=choice.backend,
         most=choice.spec.capabilities.max_concurrency,
-        tasks=_tasks(choice),
+        # by its files, else all that the backend could do
+        tasks=(info.tasks if info is not None else ()) or choice.spec.capabilities.tasks,
+        size=info.size if info is not None else 0,
         system=choice.ref.entry.get("system"),
     )
 
 
-def _tasks(choice: context.Choice) -> tuple[Task, ...]:
-    """What its model is for: by its files, else all that the backend could do."""
+def _info(choice: context.Choice) -> ModelInfo | None:
+    """What the backend knows of the model without opening it."""
     try:
         source = context.source_of(choice.spec)
-        known = source.show(choice.ref).tasks if source is not None else ()
+        return source.show(choice.ref) if source is not None else None
     except Exception:  # a plugin's, or a model that is not here yet
-        known = ()
-    return known or choice.spec.capabilities.tasks
+        return None

@@ -231,7 +231,7 @@ class Registry:
         for key in _forms(text):
             if key in self._over:
                 return 200, _over(self._over[key])
-        raise UnknownRoute(f'No request "{text}" is known here; GET /v1/requests lists what runs.')
+        raise UnknownRoute(f'No request "{text}" is known; "exo ps" or GET /v1/requests lists what runs.')
 
     async def cancel_all(self) -> list[dict[str, Any]]:
         answers = await asyncio.gather(*(self._cancel(one) for one in list(self.running.values())))

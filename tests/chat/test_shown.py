@@ -15,7 +15,8 @@ def test_what_is_short_stays_whole() -> None:
 def test_many_lines_leave_the_first_and_their_number() -> None:
     text = "\n".join(f"line {n} {'x' * 40 if n == 1 else ''}" for n in range(200))
     shown = folded(text, 20, "> ", ". ")
-    assert shown == ["> line 0 ", ". line 1 xxxxxxxxx…", ". line 2 ", f". … (200 lines, {len(text):,} characters)"]
+    size = f"(200 lines, {len(text):,} characters)"
+    assert shown == ["> line 0 ", ". line 1 xxxxxxxxx…", ". line 2 ", f". … {size}"]
 
 
 def test_one_long_line_leaves_its_beginning() -> None:

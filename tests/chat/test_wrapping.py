@@ -29,8 +29,9 @@ def test_a_word_is_never_cut(size: int) -> None:
 
 
 def test_code_and_tables_stay_as_they_are() -> None:
-    text = "Look here: this is it\n```py\nprint('a long line of code')\n```\nand so it goes on and on\n| a | table row that is long |"
-    assert shown([text]) == [
+    before = "Look here: this is it\n```py\nprint('a long line of code')\n```\n"
+    after = "and so it goes on and on\n| a | table row that is long |"
+    assert shown([before + after]) == [
         "Look here: this is",
         "it",
         "```py",

@@ -68,6 +68,11 @@ def test_a_client_that_leaves_in_a_long_prefill_frees_the_engine_within_a_chunk(
     assert int(found[1]) - seen <= 2 * CHUNK
 
 
+def test_ollamas_list_tells_the_models_size(server: Serving):
+    (row,) = server.get("/api/tags").json()["models"]
+    assert row["size"] > 100e6
+
+
 def test_a_client_that_leaves_a_long_reply(server: Serving):
     body = {**CHAT.ask("Count from 1 to 2000.", True), "max_tokens": 2000}
     connection = server.open(CHAT.path, body, {"X-Request-Id": "real-reply"})

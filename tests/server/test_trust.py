@@ -211,6 +211,8 @@ def test_other_machines_need_a_key_or_a_word(home: Path, server: Serving, unlock
         assert refused.returncode == 2
         assert "--api-key-file" in refused.stderr
         assert "--insecure" in refused.stderr
+    nowhere = start(home, "--host", "")
+    assert nowhere.returncode == 2 and "The host is empty" in nowhere.stderr
     assert server.get("/v1/models").status_code == 401
     assert unlocked.get("/v1/models").status_code == 200
 
