@@ -39,7 +39,7 @@ def test_the_sample_plugin_passes(tmp_path):
 
 @pytest.mark.soak
 def test_an_embedding_model_passes(tmp_path, minilm):
-    done = run_kit("mlx", tmp_path, "--exo-model", str(minilm), "-rs")
+    done = run_kit("mlx", tmp_path, f"--exo-model={minilm}", "-rs")
     assert done.returncode == 0, done.stdout
     assert "it does not chat" in done.stdout and "makes no embeddings" not in done.stdout
 
