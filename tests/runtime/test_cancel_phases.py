@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 
 import pytest
@@ -149,9 +150,16 @@ async def test_of_a_finished_request_it_is_a_no_op(make: Make) -> None:
 async def test_from_another_thread(make: Make) -> None:
     session = make()
     token = CancelToken()
-    task = asyncio.create_task(reply(session, "x forever", token=token, at=None))
-    await asyncio.to_thread(lambda: [time.sleep(0.3), token.cancel()])
-    assert end(await task).reason == "cancelled"
+    wrote = threading.Event()
+    other = threading.Thread(target=lambda: wrote.wait(60) and token.cancel())
+    other.start()
+    events = []
+    async for event in session.stream(Request(prompt="x forever"), token):
+        events.append(event)
+        if is_text(event):
+            wrote.set()
+    other.join()
+    assert end(events).reason == "cancelled"
 
 
 async def test_an_engine_that_ignores_it_is_killed_at_twice_the_deadline(
