@@ -155,9 +155,10 @@ def _write_tokenizer(path: Path) -> None:
 
 
 class Driver:
-    """A real engine in this thread; its own commands are applied at the next step, as the core does."""
+    """A real engine in this thread; its own commands are applied at the next step, as the core does. `lazy`:
+    tokens are held back for a call and prompts end as mlx-lm ends them, which is so on a GPU."""
 
-    def __init__(self, path: Path, **options: Any) -> None:
+    def __init__(self, path: Path, *, lazy: bool = False, **options: Any) -> None:
         self.path = path
         self.options = options
         self.name = path.name
@@ -173,9 +174,20 @@ class Driver:
             cancel=CancelToken(),
         )
         self.engine = MlxEngine(context)
+        if lazy:
+            self.batch.eager = self.engine._generator._joined = False
         self.cancels: dict[str, CancelToken] = {}
         self.events: dict[str, list[Event]] = {}
         self.prepared: dict[str, Prepared] = {}
+
+    @property
+    def batch(self) -> Any:
+        return self.engine._generator._generation_batch
+
+    @property
+    def lacking(self) -> int:
+        """How many of the tokens that were said are not in the KV: the last one, if it was not held back."""
+        return int(self.batch.eager)
 
     def start(self, prompt: str, max_tokens: int | None = 6, **fields: Any) -> str:
         fields = {"sampling": Sampling(temperature=0.0), "logprobs": 0, **fields}

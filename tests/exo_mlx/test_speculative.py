@@ -64,10 +64,6 @@ class Knowing:
         return mx.array(wrong, mx.uint32) if wrong else None
 
 
-def batch(driver: Driver) -> Any:
-    return driver.engine._generator._generation_batch
-
-
 def reply(driver: Driver, request_id: str) -> list[tuple[int, float]]:
     texts = [event for event in driver.events[request_id] if isinstance(event, Text)]
     return [(entry["id"], entry["logprob"]) for text in texts for entry in text.logprobs or ()]
@@ -121,14 +117,15 @@ def accepted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+@pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("kind", ["plain", "sliding", "quantized"])
 def test_whatever_is_accepted_tokens_and_logprobs_are_those_of_plain_decoding(
-    folders: dict[str, Path], kind: str, sampling: Sampling
+    folders: dict[str, Path], kind: str, sampling: Sampling, lazy: bool
 ) -> None:
     options = {"kv_bits": 8, "kv_group_size": 32} if kind == "quantized" else {}
     path = folders["plain" if kind == "quantized" else kind]
-    one = Driver(path, **options)
+    one = Driver(path, lazy=lazy, **options)
     count = 12 if kind == "quantized" else 50
     first = one.start(TEXT, count, sampling=sampling)
     one.run(first)
@@ -136,8 +133,8 @@ def test_whatever_is_accepted_tokens_and_logprobs_are_those_of_plain_decoding(
     assert len(wanted) >= 12
     prepared = one.prepared[first]
     for errors in (0.0, 0.4):
-        other = Driver(path, speculate="lookup", **options)
-        knowing = batch(other).drafter = Knowing([*prepared.tokens, *(token for token, _ in wanted)], errors)
+        other = Driver(path, lazy=lazy, speculate="lookup", **options)
+        knowing = other.batch.drafter = Knowing([*prepared.tokens, *(token for token, _ in wanted)], errors)
         second = other.start(TEXT, count, sampling=sampling)
         other.run(second)
         assert same(reply(other, second), wanted, 0.02 if kind == "quantized" else 1e-4)
@@ -181,10 +178,13 @@ def test_max_tokens_within_what_a_pass_accepts(plain: Driver, drafted: Driver, l
     found = drafted.finished(other)
     assert found is not None and found.reason == "length"
     assert found.usage.completion_tokens == limit
-    assert held(drafted, other) == {20 + limit}
+    assert held(drafted, other) == {20 + limit - drafted.lacking}
 
 
-def test_a_stop_string_within_what_a_pass_accepts(folders: dict[str, Path], plain: Driver) -> None:
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_stop_string_within_what_a_pass_accepts(
+    folders: dict[str, Path], plain: Driver, lazy: bool
+) -> None:
     sampling = SAMPLINGS[1]
     wanted = plain.start(prompt(20), 60, sampling=sampling)
     (tokens,) = plain.run(wanted)
@@ -193,9 +193,10 @@ def test_a_stop_string_within_what_a_pass_accepts(folders: dict[str, Path], plai
     ended = 0
     for place in letters[:3]:
         stop = (decode([tokens[place]]),)
-        one, other = Driver(folders["plain"]), Driver(folders["plain"], speculate="lookup")
-        looking = batch(other).drafter
-        batch(other).drafter = Knowing([*plain.prepared[wanted].tokens, *tokens], 0.0)
+        one = Driver(folders["plain"], lazy=lazy)
+        other = Driver(folders["plain"], lazy=lazy, speculate="lookup")
+        looking = other.batch.drafter
+        other.batch.drafter = Knowing([*plain.prepared[wanted].tokens, *tokens], 0.0)
         a, b = (d.start(prompt(20), 60, sampling=sampling, stop=stop) for d in (one, other))
         one.run(a)
         other.run(b)
@@ -204,11 +205,12 @@ def test_a_stop_string_within_what_a_pass_accepts(folders: dict[str, Path], plai
         assert (second.reason, second.stop, second.usage) == (first.reason, first.stop, first.usage)
         assert text_of(other, b) == text_of(one, a)
         ended += second.stop is not None
-        # What was accepted beyond it is in no cache: the next turn finds what plain decoding leaves.
-        assert held(other, b) == held(one, a)
+        # What was accepted beyond the stop string's token is in no cache.
+        ends = 20 + second.usage.completion_tokens
+        assert held(one, a) == {ends - one.lacking} and held(other, b) <= {ends - other.lacking, ends}
         go_on = "".join(chr(33 + i) for i in range(5))
         again = prompt(20) + text_of(one, a) + go_on
-        batch(other).drafter = looking
+        other.batch.drafter = looking
         assert other.ask(again, 6) == one.ask(again, 6)
     assert ended
 
@@ -230,15 +232,21 @@ def test_requests_that_come_and_go_beside_each_other(plain: Driver, drafted: Dri
     assert drafted.run(*ids) == wanted
 
 
+@pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize(
     ("sampling", "moments"), [(SAMPLINGS[0], (2, 5, 8, 11)), (SAMPLINGS[1], (2, 4, 7, 9))]
 )
 def test_a_cancel_at_any_step_and_the_same_again(
-    folders: dict[str, Path], alike: Path, plain: Driver, sampling: Sampling, moments: tuple[int, ...]
+    folders: dict[str, Path],
+    alike: Path,
+    plain: Driver,
+    sampling: Sampling,
+    moments: tuple[int, ...],
+    lazy: bool,
 ) -> None:
     text = prompt(41, 3)
     (wanted, _) = plain.ask(text, 30, sampling=sampling)
-    driver = Driver(folders["plain"], draft=str(alike))
+    driver = Driver(folders["plain"], lazy=lazy, draft=str(alike))
     phases = set()
     for steps in moments:
         one = driver.start(text, 30, sampling=sampling)
@@ -248,7 +256,8 @@ def test_a_cancel_at_any_step_and_the_same_again(
         receipt = driver.cancel(one).cancel
         assert receipt is not None
         phases.add(receipt.phase)
-        assert receipt.kept_tokens == receipt.processed + len(driver.tokens(one))
+        lacking = driver.lacking if receipt.phase == "decode" else 0
+        assert receipt.kept_tokens == receipt.processed + len(driver.tokens(one)) - lacking
         assert driver.tokens(one) == wanted[: len(driver.tokens(one))]
         again = driver.start(text, 30, sampling=sampling)
         assert driver.run(again) == [wanted]
@@ -345,15 +354,15 @@ def test_a_ring_does_not_offer_it() -> None:
 def test_the_real_model(smollm2: Path, accepted: list[int], sampling: Sampling) -> None:
     """One engine, three drafters in turn: none, lookup, and the model itself as its draft."""
     driver = Driver(smollm2, chunk=64, speculate="lookup", context=512)
-    lookup, never = batch(driver).drafter, Knowing([], 0.0)
+    lookup, never = driver.batch.drafter, Knowing([], 0.0)
     never.follow = never.ready = lambda *_: False  # type: ignore[method-assign,assignment]
     line = "The harbour of Ostwick has two piers and one old lighthouse.\n"
     drafters = (never, lookup, ModelDrafter(driver.engine._loaded, 4))
     found = []
     for drafter in drafters:
         accepted.clear()
-        batch(driver).drafter = drafter
+        driver.batch.drafter = drafter
         found.append(driver.ask(2 * line + line[:11], 8, sampling=sampling)[0])
         assert (sum(accepted) > 3) == (drafter is not never)
     assert found[0] == found[1] == found[2]
-    assert isinstance(batch(driver), SpeculativeBatch)
+    assert isinstance(driver.batch, SpeculativeBatch)

@@ -27,6 +27,7 @@ from exocli import (
 from mlx_lm.generate import BatchGenerator, StopSequences
 
 from exo_mlx import draft, guard, kv_budget, loader, memory
+from exo_mlx.batch import Generator
 from exo_mlx.caches import Caches, trimmable
 from exo_mlx.live import Live
 from exo_mlx.options import LocalOptions, Options
@@ -115,8 +116,11 @@ class MlxEngine(StepEngine):
 
     def make_generator(self, model: Any, **settings: Any) -> BatchGenerator:
         """What runs the batch; a ring's shares the tokens among the ranks."""
+        # On a GPU passes overlap with what Python does, and one of a single token is short.
+        on_cpu = mx.default_device() == mx.cpu
+        settings |= {"eager": on_cpu, "joined": on_cpu and self.trims_below is None}
         if self._drafter is None:
-            return BatchGenerator(model, **settings)
+            return Generator(model, **settings)
         return SpeculativeGenerator(model, drafter=self._drafter, **settings)
 
     # --------------------------------------------------------------- what the whole model's caches allow
@@ -230,6 +234,8 @@ class MlxEngine(StepEngine):
             self._share_chunk()
             with mx.stream(self._stream):
                 prompts, generated = self._generator.next()
+                for prompt in prompts:
+                    self._on_prompt(self._live[prompt.uid], prompt)
                 for answer in generated:
                     if answer.uid not in self._live:
                         continue  # a token before it, in the same pass, was the last one
@@ -238,8 +244,6 @@ class MlxEngine(StepEngine):
                         self._on_token(live, answer)
                     else:
                         self._fail(live, answer, error)
-                for prompt in prompts:
-                    self._on_prompt(self._live[prompt.uid], prompt)
         events, self._events = self._events, []
         return events
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import mlx.core as mx
-from mlx_lm.generate import BatchGenerator, GenerationBatch
 
+from exo_mlx.batch import Batch, Generator
 from exo_mlx.kv_budget import Footprint
 from exo_mlx.sampling import Sampler
 
@@ -74,34 +74,29 @@ class Pace:
         self._count = min(self._limit, 2 * self._count + 1) if whole else max(self._first, self._count // 2)
 
 
-class SpeculativeBatch(GenerationBatch):  # type: ignore[misc]
+class SpeculativeBatch(Batch):
     """A batch that drafts while it holds one sequence: with several, they fill the pass themselves, and
-    each would have to be cut back by another length.
-
-    Between calls all is as in the class above: `tokens` is what the KV holds, `_next_tokens` the pending
-    token, drawn and not yet handed on.
-    """
+    each would have to be cut back by another length."""
 
     drafter: Drafter
     chunk = 1
-    _next_tokens: mx.array
-    _next_logprobs: list[mx.array]
     _pace: Pace
     _uid = -1
     _known = False  # has the pending token been waited for? Else a plain pass overlaps with what follows
 
     def next(self) -> list[Any]:
-        if len(self.uids) == 1 and (responses := self._speculate()):
+        if not self.resting and len(self.uids) == 1 and (responses := self._speculate()):
             self._known = True
             return responses
-        self._known = False
-        return super().next()  # type: ignore[no-any-return]
+        self._known = self.eager
+        return super().next()
 
     def _speculate(self) -> list[Any]:
         """One pass with a draft; [] if there is none, and nothing has happened."""
         (uid,) = self.uids
         if uid != self._uid:
             self._uid, self._pace = uid, Pace(self.drafter.limit)
+        # How many tokens may follow the first that this pass hands on.
         left = self.max_tokens[0] - self._num_tokens[0] - 1
         # The first token is handed on as soon as it is there. What a processor (a penalty, a grammar) does
         # to one row depends on the rows before it.
@@ -114,7 +109,7 @@ class SpeculativeBatch(GenerationBatch):  # type: ignore[misc]
         if not self.drafter.ready(self.chunk, self._known):
             return []
         pending: Any = self._next_tokens.item()
-        if copy.copy(self._matchers[0]).advance(pending):
+        if not self.eager and copy.copy(self._matchers[0]).advance(pending):
             return []  # it ends the text
         width = self._next_logprobs[0].shape[-1]
         drafted = self.drafter.draft(pending, count, self.samplers[0], width)
@@ -133,10 +128,12 @@ class SpeculativeBatch(GenerationBatch):  # type: ignore[misc]
         while agreed < drafted.size and given[agreed + 1] == wanted[agreed]:
             agreed += 1
         self._pace.learn(drafted.size, agreed)
-        rows = [self._next_logprobs[0], *logprobs[:agreed]]
+        handed, rows = given, [self._next_logprobs[0], *logprobs[:agreed]]
+        if self.eager:  # the pending token is handed on already
+            handed, rows = wanted, [*logprobs[: agreed + 1]]
         reasons: list[str | None] = []
-        for token in given[: agreed + 1]:
-            reasons.append(self._reason(token))
+        for token in handed[: agreed + 1]:
+            reasons.append(self._reason(0, token))
             if reasons[-1] is not None:
                 break
         count = len(reasons)
@@ -146,42 +143,23 @@ class SpeculativeBatch(GenerationBatch):  # type: ignore[misc]
         sampler.advance(count)
         self._next_tokens = drawn[count - 1 : count]
         self._next_logprobs = [logprobs[count - 1]]
-        answers = zip(given, rows, reasons, strict=False)
-        return [self._response(*answer) for answer in answers]
-
-    def _reason(self, token: int) -> str | None:
-        """Counts a token that is handed on; → why it is the last one, if it is."""
-        self._num_tokens[0] += 1
-        reason = "length" if self._num_tokens[0] >= self.max_tokens[0] else None
-        return "stop" if self._matchers[0].advance(token) else reason
-
-    def _response(self, token: int, logprobs: mx.array, reason: str | None) -> Any:
-        ended = reason is not None
-        response = self.Response(
-            uid=self._uid,
-            token=token,
-            logprobs=logprobs,
-            finish_reason=reason,
-            prompt_cache=self.extract_cache(0) if ended else None,
-            all_tokens=self.tokens[0] if ended else None,
-        )
-        if ended:
+        responses = [self._response(0, *answer) for answer in zip(handed, rows, reasons, strict=False)]
+        if reasons[-1] is not None:
             self.filter([])
-        return response
+        return responses
 
 
-class SpeculativeGenerator(BatchGenerator):  # type: ignore[misc]
-    """mlx-lm's generator with drafts from `drafter`. One `next` may hand on several tokens of a sequence;
-    those after the one at which the reader stops are in its KV: `cut` takes them out."""
+class SpeculativeGenerator(Generator):
+    """Drafts come from `drafter`. One `next` may hand on several tokens of a sequence; those after the one
+    at which the reader stops are in its KV: `cut` takes them out."""
 
     def __init__(self, model: Any, *, drafter: Drafter, **settings: Any) -> None:
-        super().__init__(model, **settings)
-        self._generation_batch = SpeculativeBatch.empty(model, self.sampler)
+        super().__init__(model, batch=SpeculativeBatch, **settings)
         self._generation_batch.drafter = drafter
 
     def next(self) -> tuple[list[Any], list[Any]]:
         self._generation_batch.chunk = self.prefill_step_size
-        return super().next()  # type: ignore[no-any-return]
+        return super().next()
 
 
 def undoable(caches: list[Any]) -> int:
