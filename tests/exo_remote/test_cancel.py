@@ -10,11 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exocli import CancelToken, Finished, Progress, Receipt, StreamEngine, Text
+from exocli import Cancelled, CancelToken, Finished, Progress, Receipt, StreamEngine, Text
 
 from exo_remote import stopping
-from tests.exo_remote.asking import ask, chat, opened
-from tests.exo_remote.upstream import CHAT, Asked, Connection, Handler, Upstream, delta, hangs, mute, says
+from exo_remote.opening import open_engine
+from tests.exo_remote.asking import ask, chat, context, opened
+from tests.exo_remote.upstream import (
+    CHAT,
+    Asked,
+    Connection,
+    Handler,
+    Upstream,
+    delta,
+    hangs,
+    mute,
+    refuses,
+    says,
+)
 
 PROGRESS = {"choices": [], "prompt_progress": {"processed": 4, "total": 9, "cache": 1}}
 SAID: dict[str, Any] = {
@@ -83,6 +95,38 @@ async def test_in_silence_from_another_thread(script: Handler, tmp_path: Path):
             confirmed=False,
             latency_ms=finished.cancel.latency_ms,
         )
+
+
+LOADING = refuses(503, b'{"error": {"message": "Loading model"}}')
+
+
+async def test_while_a_lost_server_loads_its_model_again(tmp_path: Path):
+    async with Upstream() as up, opened(up.url, tmp_path) as engine:
+        up._server.close()
+        await up._server.wait_closed()
+        assert (await ask(engine)).error["code"] == "unavailable"
+        up.routes["/v1/models"] = LOADING
+        up._server = await asyncio.start_server(up._serve, "127.0.0.1", up.port)
+        cancel = CancelToken()
+        asking = asyncio.create_task(ask(engine, cancel=cancel))
+        await up.wait_for("/v1/models", 2)
+        cancel.cancel()
+        async with asyncio.timeout(2):
+            finished = (await asking).finished
+        assert finished.reason == "cancelled" and finished.cancel is not None
+        assert (finished.cancel.phase, finished.cancel.ranks) == ("queued", 0)
+
+
+async def test_while_the_engine_is_opened(tmp_path: Path):
+    """An inline load cannot be killed: it has to end by itself."""
+    async with Upstream({"/v1/models": LOADING}) as up:
+        given = context(up.url, tmp_path)
+        opening = asyncio.create_task(asyncio.to_thread(open_engine, given))
+        await up.wait_for("/v1/models")
+        given.cancel.cancel()
+        async with asyncio.timeout(2):
+            with pytest.raises(Cancelled):
+                await opening
 
 
 async def test_in_prefill_and_in_decode(tmp_path: Path):

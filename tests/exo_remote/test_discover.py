@@ -43,6 +43,8 @@ def listing(*owners: str | None, **headers: str) -> Handler:
         ({"/v1/models": listing(None, server="BaseHTTP/0.6 Python/3.11")}, "mlx-lm"),
         ({"/v1/models": listing("system", x_request_id="1")}, "openai"),
         ({"/v1/models": listing("openai"), "/api/version": answers("no object")}, "openai"),
+        ({"/v1/models": listing("openai"), "/api/version": answers(5)}, "openai"),
+        ({"/v1/models": refuses(200, b"[" * 100_000)}, "openai"),
         ({"/v1/models": refuses(404, b"no")}, "openai"),
         ({"/v1/models": refuses(500, b"no")}, "openai"),
         ({"/v1/models": refuses(200, b"<html>")}, "openai"),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from exo_remote import engine as engine_module
 from exo_remote import exchange, sse
-from exo_remote.chunks import Reply
+from exo_remote.chunks import Reply, usage_of
 from exo_remote.ollama import OllamaReply
 from tests.exo_remote.asking import Answer, ask, chat, opened
 from tests.exo_remote.upstream import CHAT, Asked, Connection, Handler, Upstream, delta, hangs, says, sends
@@ -310,6 +310,11 @@ async def test_a_server_that_does_not_stream(tmp_path: Path):
     USAGE_ONLY = {"usage": USAGE["usage"]}
     got = await answered(script, tmp_path)
     assert got.text == "all at once" and got.finished.usage.prompt_tokens == 5
+
+
+@pytest.mark.parametrize("odd", [-1, "5", None, 2.5])
+def test_counts_that_are_none(odd: Any):
+    assert usage_of({"prompt_tokens": odd, "completion_tokens": 2}) == Usage(completion_tokens=2)
 
 
 async def test_logprobs(tmp_path: Path):

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from exocli import (
-    BadRequest,
     CancelToken,
     Event,
     Finished,
@@ -23,6 +22,7 @@ from exocli import (
     Request,
     StreamEngine,
     Timing,
+    UpstreamError,
     Usage,
     from_generator,
 )
@@ -36,7 +36,7 @@ def open_bare(context: OpenContext) -> StreamEngine:
     """For OpenAI's routes, which Ollama has too. Raises what the backend itself raises."""
     base = urls.parse(context.options.url)
     key = Key(base, context.options.api_key)
-    found = asyncio.run(look(base, context.options, key))
+    found = asyncio.run(look(base, context.options, key, context.cancel))
     model = choose_model(found, context.model, base)
     place = urlsplit(found.root)
     kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
@@ -58,7 +58,8 @@ def open_bare(context: OpenContext) -> StreamEngine:
         finally:
             connection.close()
         if response.status != 200:
-            raise BadRequest(f"{found.root} answered {response.status} to the bare request.")
+            text = f"{found.root} answered {response.status} to the bare request."
+            raise UpstreamError(text, status=response.status, url=found.root)
         yield _measured(request.id, start, pieces)
 
     return from_generator(run, found.dialect.capabilities)

@@ -176,7 +176,7 @@ class Reply:
             yield Status(id=self.id, phase=phase, **facts)
 
     def _progress(self, data: Mapping[str, Any], done: str, total: str, cached: str) -> Iterator[Event]:
-        now = (_int(data.get(done)), _int(data.get(total)), _int(data.get(cached)))
+        now = (count_of(data.get(done)), count_of(data.get(total)), count_of(data.get(cached)))
         if now == (self.processed, self.total, self.cached) or not now[1]:
             return
         self.processed, self.total, self.cached = now
@@ -233,10 +233,10 @@ def usage_of(data: Mapping[str, Any]) -> Usage:
     read = data.get("prompt_tokens_details") or {}
     written = data.get("completion_tokens_details") or {}
     return Usage(
-        prompt_tokens=_int(data.get("prompt_tokens")),
-        cached_tokens=_int(read.get("cached_tokens")),
-        completion_tokens=_int(data.get("completion_tokens")),
-        reasoning_tokens=_int(written.get("reasoning_tokens")),
+        prompt_tokens=count_of(data.get("prompt_tokens")),
+        cached_tokens=count_of(read.get("cached_tokens")),
+        completion_tokens=count_of(data.get("completion_tokens")),
+        reasoning_tokens=count_of(written.get("reasoning_tokens")),
     )
 
 
@@ -274,5 +274,6 @@ def _top(entries: Any) -> list[list[Any]]:
     return [list(_logprob(entry).values()) for entry in entries or ()]
 
 
-def _int(value: Any) -> int:
-    return value if isinstance(value, int) else 0
+def count_of(value: Any) -> int:
+    """Of tokens; 0 for what is no count."""
+    return value if isinstance(value, int) and value > 0 else 0

@@ -240,6 +240,6 @@ async def _read(response: httpx.Response, most: int | None) -> Answer:
     body = b"".join(pieces)
     try:
         data = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         data = None
     return Answer(response.status_code, response.headers, body, data)

@@ -102,12 +102,17 @@ async def _dialect(client: Client, answer: Answer | None, rows: list[Mapping[str
         return OPENAI
     if "x-request-id" in answer.headers:  # exo's own mark, which some others carry too
         requests = await _ask(client, f"{client.base.home}/v1/requests", 0)
-        if requests is not None and requests.status == 200 and "data" in (requests.data or ()):
+        if _tells(requests, "data"):
             return EXO
     known = by_listing(answer.headers.get("server", ""), rows)
     if known is not None:
         return known
     version = await _ask(client, f"{client.base.home}/api/version", 0)
-    if version is not None and version.status == 200 and "version" in (version.data or ()):
-        return OLLAMA
-    return OPENAI
+    return OLLAMA if _tells(version, "version") else OPENAI
+
+
+def _tells(answer: Answer | None, field: str) -> bool:
+    """Is it an object with this field?"""
+    return (
+        answer is not None and answer.status == 200 and isinstance(answer.data, dict) and field in answer.data
+    )

@@ -41,7 +41,7 @@ class EmbeddingReply(chunks.Reply):
         data = self.object_of(text)
         if "embeddings" in data:
             vectors = dict(enumerate(data["embeddings"]))
-            self._usage = Usage(prompt_tokens=int(data.get("prompt_eval_count") or 0))
+            self._usage = Usage(prompt_tokens=chunks.count_of(data.get("prompt_eval_count")))
         else:
             vectors = {int(row["index"]): row["embedding"] for row in data["data"]}
             self._usage = chunks.usage_of(data.get("usage") or {})

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from exocli import (
+    Cancelled,
     CancelToken,
     Event,
     ExoError,
@@ -61,7 +62,6 @@ class RemoteEngine(StreamEngine):
         self._refused: set[str] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._client = Client(base, context.options, key)
-        self._cache_dir = context.cache_dir
 
     def describe(self) -> Mapping[str, Any]:
         return {"server": self._base.home, "model": self._model, **self._found.dialect.describe()}
@@ -84,7 +84,8 @@ class RemoteEngine(StreamEngine):
         exchange: Exchange | None = None
         forget = cancel.on_cancel(ask)
         try:
-            await self._rediscover()
+            if self._lost:
+                await stopping.until_cancelled(self._rediscover(), cancel)
             exchange = Exchange(
                 self._client,
                 self._found,
@@ -94,6 +95,9 @@ class RemoteEngine(StreamEngine):
             )
             async for event in self._follow(exchange, queue, cancel):
                 yield event
+        except Cancelled:  # before there was an exchange to stop
+            receipt = Receipt(phase="queued", ranks=0, latency_ms=_latency_ms(cancel))
+            yield Finished(id=request.id, reason="cancelled", cancel=receipt)
         except ExoError as error:
             self._lost = self._lost or isinstance(error, Unavailable)
             usage = exchange.reply.usage() if exchange is not None else Usage()
@@ -103,10 +107,9 @@ class RemoteEngine(StreamEngine):
 
     async def _rediscover(self) -> None:
         """After a server was lost, another one may have taken its place."""
-        if self._lost:
-            self._found = await discover(self._client, self._options)
-            self._refused.clear()
-            self._lost = False
+        self._found = await discover(self._client, self._options)
+        self._refused.clear()
+        self._lost = False
 
     async def _follow(
         self, exchange: Exchange, queue: asyncio.Queue[Event | Exception | Stop], cancel: CancelToken
@@ -201,14 +204,18 @@ class RemoteEngine(StreamEngine):
             receipt = stopping.unconfirmed(reply, sent=True)
         await close()
         receipt = receipt or (last.cancel if last is not None else None) or stopping.unconfirmed(reply, True)
-        asked = cancel.asked_at
-        latency = (time.monotonic() - asked) * 1000 if asked is not None else 0.0
         return Finished(
             id=reply.id,
             reason="cancelled",
             usage=last.usage if last is not None else reply.usage(),
-            cancel=replace(receipt, latency_ms=round(latency, 1)),
+            cancel=replace(receipt, latency_ms=_latency_ms(cancel)),
         )
+
+
+def _latency_ms(cancel: CancelToken) -> float:
+    """Since the cancel was asked for."""
+    asked = cancel.asked_at
+    return round((time.monotonic() - asked) * 1000, 1) if asked is not None else 0.0
 
 
 async def _read(exchange: Exchange, queue: asyncio.Queue[Event | Exception | Stop]) -> None:
@@ -231,11 +238,11 @@ async def _last_words(queue: asyncio.Queue[Event | Exception | Stop], seconds: f
         return None
 
 
-async def look(base: Base, options: Options, key: Key) -> Found:
-    """`discover` with a client of its own. Raises what it raises."""
+async def look(base: Base, options: Options, key: Key, cancel: CancelToken) -> Found:
+    """`discover` with a client of its own. Raises what it raises, and Cancelled."""
     client = Client(base, options, key)
     try:
-        return await discover(client, options)
+        return await stopping.until_cancelled(discover(client, options), cancel)
     finally:
         await client.aclose()
 

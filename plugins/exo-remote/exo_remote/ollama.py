@@ -112,6 +112,6 @@ class OllamaReply(chunks.Reply):
             self._reason = str(data.get("done_reason") or "stop")
             self._done = True
             self._usage = Usage(
-                prompt_tokens=int(data.get("prompt_eval_count") or 0),
-                completion_tokens=int(data.get("eval_count") or 0),
+                prompt_tokens=chunks.count_of(data.get("prompt_eval_count")),
+                completion_tokens=chunks.count_of(data.get("eval_count")),
             )

@@ -137,7 +137,7 @@ def _read(body: bytes) -> tuple[str, Mapping[str, Any]]:
     text = body.decode("utf-8", "replace")
     try:
         return _of_json(json.loads(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return one_line(_plain(text)), {}
 
 

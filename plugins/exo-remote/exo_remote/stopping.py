@@ -1,4 +1,4 @@
-"""How to cancel at each kind of server, and what may honestly be said afterwards.
+"""How to cancel: our own waiting, and the work at each kind of server; and what may honestly be said then.
 
 A receipt is `confirmed` only where the server itself told that it has stopped; otherwise all that is
 known is that the connection was closed.
@@ -7,11 +7,12 @@ known is that the connection was closed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from exocli import ExoError, Receipt
+from exocli import CancelToken, ExoError, Receipt
 
 from exo_remote.chunks import Reply, receipt_of
 from exo_remote.client import Client
@@ -25,6 +26,26 @@ UNKNOWN_AGAIN = 5
 """A cancel can overtake its own request by a few milliseconds."""
 
 Close = Callable[[], Awaitable[None]]
+T = TypeVar("T")
+
+
+async def until_cancelled(work: Coroutine[Any, Any, T], cancel: CancelToken) -> T:
+    """The result of `work`. Raises Cancelled as soon as the token is; the work has ended then."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(work)
+
+    def stop() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the work with it
+            loop.call_soon_threadsafe(task.cancel)
+
+    forget = cancel.on_cancel(stop)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        cancel.raise_if_cancelled()
+        raise
+    finally:
+        forget()
 
 
 def unconfirmed(reply: Reply, sent: bool) -> Receipt:
