@@ -49,11 +49,18 @@ def cache_dir(name: str) -> Path:
     return (root / "cache" if root else _platform_dir("cache")) / name
 
 
+def switch(name: str) -> bool:
+    """A variable of the environment that is on or off, off if it is not set. Raises UsageError for others:
+    one who writes EXO_OFFLINE=ture does not want the network."""
+    value = os.environ.get(name, "").strip().lower()
+    if value not in ("1", "true", "yes", "on", "0", "false", "no", "off", ""):
+        raise UsageError(f'The variable {name} is "{value}": give it 1 or 0.')
+    return value in ("1", "true", "yes", "on")
+
+
 def offline() -> bool:
-    """EXO_OFFLINE forbids the network; the hub's own switch counts too."""
-    return any(
-        os.environ.get(n, "").lower() in ("1", "true", "yes") for n in ("EXO_OFFLINE", "HF_HUB_OFFLINE")
-    )
+    """EXO_OFFLINE forbids the network; the hub's own switch counts too, by the hub's own rule."""
+    return switch("EXO_OFFLINE") or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 @cache

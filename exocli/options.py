@@ -24,7 +24,7 @@ def split_pairs(pairs: Iterable[str]) -> dict[str, str]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not key or not equals:
-            raise UsageError(f'"-o {pair}" is not of the form KEY=VALUE.')
+            raise UsageError(f'"{pair}" is not of the form KEY=VALUE.')
         found[key.strip().replace("-", "_")] = value
     return found
 

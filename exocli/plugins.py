@@ -86,7 +86,7 @@ def _wanted(point: EntryPoint) -> bool:
     distribution, _ = _origin(point)
     if distribution == HOME:
         return True
-    if os.environ.get("EXO_NO_PLUGINS", "").lower() in ("1", "true", "yes"):
+    if config.switch("EXO_NO_PLUGINS"):
         return False
     names = {_same(point.name), _same(distribution)}
     allowed = os.environ.get("EXO_PLUGINS")
@@ -217,7 +217,7 @@ class _Loader:
 def manager() -> PluginManager:
     """All plugins, loaded once a process. Raises PluginProblem under EXO_STRICT_PLUGINS=1."""
     found = _Loader().load(entry_points(group=GROUP))
-    if found.problems and os.environ.get("EXO_STRICT_PLUGINS", "").lower() in ("1", "true", "yes"):
+    if found.problems and config.switch("EXO_STRICT_PLUGINS"):
         raise PluginProblem(str(found.problems[0]))
     return found
 

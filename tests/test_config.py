@@ -42,6 +42,20 @@ def test_without_it_the_platforms_folders_are_used(monkeypatch, tmp_path):
     assert len({config.config_path().parent, config.models_dir(), config.cache_dir("x")}) == 3
 
 
+@pytest.mark.parametrize(
+    ("value", "on"), [("1", True), ("on", True), ("Yes", True), ("", False), ("0", False)]
+)
+def test_a_switch_in_the_environment(monkeypatch, value, on):
+    monkeypatch.setenv("EXO_OFFLINE", value)
+    assert config.offline() is on
+
+
+def test_what_is_no_switch_is_told_so_and_not_taken_for_off(monkeypatch):
+    monkeypatch.setenv("EXO_OFFLINE", "ture")
+    with pytest.raises(UsageError, match="EXO_OFFLINE"):
+        config.offline()
+
+
 def test_no_file_is_an_empty_config(home):
     assert config.load() == {} and config.get("a.b", 7) == 7 and config.text() == ""
 

@@ -228,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         error.show()
         return 2
     except Exception as error:
-        if settings.debug or os.environ.get("EXO_DEBUG"):
+        if settings.debug:
             import traceback
 
             traceback.print_exc()

@@ -11,6 +11,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from exocli.errors import UsageError
@@ -21,11 +22,21 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class _Option(click.Option):
+    """An error names what the person wrote: the flag, or its variable."""
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        source = ctx.get_parameter_source(self.name or "") if ctx is not None else None
+        if source is ParameterSource.ENVIRONMENT:
+            return str(self.envvar)
+        return super().get_error_hint(ctx)
+
+
 def option(*declarations: str, **attributes: Any) -> Callable[[F], F]:
     """click.option with the variable EXO_NAME after its long form."""
     long = next(text for text in declarations if text.startswith("--")).split("/")[0]
     attributes.setdefault("envvar", "EXO_" + long.removeprefix("--").upper().replace("-", "_"))
-    return click.option(*declarations, **attributes)
+    return click.option(*declarations, cls=_Option, **attributes)
 
 
 # ------------------------------------------------------------------------------------------- types
@@ -56,6 +67,20 @@ class Words(click.types.StringParamType):
         text = super().convert(value, param, ctx)
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             self.fail("it is not UTF-8 text.", param, ctx)
+        return text
+
+
+class Pair(Words):
+    """KEY=VALUE, as text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from exocli import options
+
+        text = super().convert(value, param, ctx)
+        try:
+            options.split_pairs([text])
+        except UsageError as error:
+            self.fail(error.message, param, ctx)
         return text
 
 
@@ -155,6 +180,7 @@ def engine_options(fn: F) -> F:
         "-o",
         "--option",
         "pairs",
+        type=Pair(),
         metavar="KEY=VALUE",
         multiple=True,
         shell_complete=complete_engine_option,

@@ -71,8 +71,21 @@ def test_variables_of_the_environment(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("variable", "value"),
+    [("EXO_MAX_TOKENS", "abc"), ("EXO_TOP_P", "2"), ("EXO_JSON", "perhaps"), ("EXO_OPTION", "a=1 b")],
+)
+def test_a_bad_variable_is_named_and_not_its_flag(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(click.UsageError) as caught:
+        run()
+    message = caught.value.format_message()
+    assert variable in message and "--" not in message
+
+
+@pytest.mark.parametrize(
     ("flag", "value"),
     [
+        ("--option", "b"),
         ("--max-tokens", "0"),
         ("--max-tokens", "-1"),
         ("--max-tokens", "1e9"),
