@@ -255,15 +255,13 @@ class StreamLoop:
         while (line := await self._lines.get())["do"] != "close":
             match line["do"]:
                 case "prepare":
-                    request = line["request"]
-                    task = asyncio.create_task(self._count(request))
-                    self._keep(task)
+                    self._keep(asyncio.create_task(self._count(line["request"])))
                 case "submit":
                     request = request_from_json(line["prepared"]["settings"]["request"])
                     self._keep(asyncio.create_task(self._serve(request, self._tokens[request.id])))
                 case "cancel" if line["id"] in self._tokens:
                     _tell(self._tokens[line["id"]])
-        for token in self._tokens.values():
+        for token in tuple(self._tokens.values()):  # the reader may still add to them
             _tell(token)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=2)
@@ -289,15 +287,17 @@ class StreamLoop:
             self._emit({**answer, "error": describe_error(error)})
 
     async def _serve(self, request: Request, token: CancelToken) -> None:
-        said = False
+        said = over = False
         try:
             events = self._engine.stream(request, token)
             try:
                 async for event in events:
                     said = said or getattr(event, "type", "") in ("text", "reasoning", "tool_call")
-                    self._report(_checked(event))
-                    if isinstance(event, Finished):
+                    over = isinstance(_checked(event), Finished)
+                    if over:  # forgotten before it is told: the parent may use the id again at once
                         self._tokens.pop(request.id, None)
+                    self._report(event)
+                    if over:
                         return
             finally:
                 close = getattr(events, "aclose", None)  # an async iterator need not be a generator
@@ -305,9 +305,11 @@ class StreamLoop:
                     await close()
             raise EngineFailed("The backend's stream ended without saying why.")
         except BaseException as error:
-            if self._tokens.pop(request.id, None) is None:
-                traceback.print_exc()  # after its Finished: nobody waits for it any more
-            elif isinstance(error, Cancelled) and token.cancelled:
+            if over:
+                traceback.print_exc()  # nobody waits for it any more
+                return
+            self._tokens.pop(request.id, None)
+            if isinstance(error, Cancelled) and token.cancelled:
                 receipt = Receipt(phase="decode" if said else "prefill")
                 self._report(Finished(id=request.id, reason="cancelled", cancel=receipt))
             else:

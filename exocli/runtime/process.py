@@ -27,7 +27,8 @@ TAIL = 20
 TAIL_GRACE = 1.0
 """Seconds to wait for the end of a dead worker's stderr, which a daemon that it started may hold."""
 REAP_GRACE = 10.0
-"""Seconds to wait until the system has taken a killed worker away, which frees a model's memory first."""
+"""Seconds to wait for each of a killed worker's two ends: of its output, and until the system has taken it
+away, which frees a model's memory first."""
 LOG_LIMIT = 1 << 20
 """Bytes after which a worker's log file starts anew when the next worker starts."""
 
@@ -97,7 +98,12 @@ class ProcessRank:
             return
         if process.returncode is None:
             self._end_group()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if process.stdin is not None and not process.stdin.is_closing():
+            process.stdin.transport.abort()  # one that no signal reaches (sudo, setsid) sees its parent leave
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=REAP_GRACE)
+            for task in late:
+                task.cancel()
         deadline = time.monotonic() + REAP_GRACE
         while process.returncode is None and time.monotonic() < deadline:
             await asyncio.sleep(0.01)  # process.wait() would wait for its pipes too, which others may hold
@@ -109,7 +115,7 @@ class ProcessRank:
         try:
             while raw := await self._process.stdout.readline():
                 self._on_line(rank, wire.decode(raw))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             reason = f"sent a line that is not of the protocol ({error})"
         self._end_group()  # a child of the worker's would keep its memory, and hold stderr open
         # asyncio says that a process has ended only when its pipes are closed too.
@@ -140,7 +146,8 @@ class ProcessRank:
                         log.write(text)
                         log.flush()
                 if self._debug:
-                    sys.stderr.write(f"[rank {self.spec.rank}] {text}")
+                    with contextlib.suppress(OSError):  # a pipe that is not emptied would stop the worker
+                        sys.stderr.write(f"[rank {self.spec.rank}] {text}")
         finally:
             if log is not None:
                 with contextlib.suppress(OSError):

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from exocli import Event, Progress, Request
+from exocli import Event, Progress, Request, WorkerSpec
 from exocli.errors import EngineFailed, ModelNotFound, WorkerDied
 from exocli.runtime import group, process, watchdog
+from exocli.runtime.process import ProcessRank
 from exocli.runtime.session import Session
 
 from tests.runtime.conftest import Make
@@ -219,6 +223,39 @@ async def test_a_child_of_a_dead_worker_neither_hides_the_death_nor_stays(make: 
     child = session.facts["child"]
     await session.close()
     assert await asyncio.to_thread(wait_gone, child)
+
+
+@pytest.fixture
+async def rank(home: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ProcessRank]:
+    """One that its command puts out of reach of signals, told of on a terminal that is gone."""
+
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    ready = asyncio.Event()
+
+    def on_line(number: int, line: dict[str, Any]) -> None:
+        if line["t"] == "ready":
+            ready.set()
+
+    engines = "tests.support.engines"
+    order = {"backend": "count", "open": f"{engines}:open_counting", "model": "count"}
+    order |= {"open_options": f"{engines}:Options", "options": {"noise": True}, "cache_dir": str(home)}
+    found = ProcessRank(
+        WorkerSpec(prefix=("setsid",)), on_line, lambda number, reason: None, home / "rank.log", True
+    )
+    await found.start(order)
+    await ready.wait()
+    yield found
+    await found.kill()
+
+
+async def test_a_rank_that_no_signal_reaches_ends_when_its_parent_ends_it(rank: ProcessRank) -> None:
+    async with asyncio.timeout(5):
+        await rank.kill()
+    assert rank.tail()[-1] == "the last words", "a terminal that is gone does not stop the log"
 
 
 async def test_an_idle_worker_uses_no_cpu(make: Make) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import queue
 import random
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from exocli import CancelToken, Finished, OpenContext, StepEngine
-from exocli.runtime.loop import StepLoop
+from exocli.runtime.loop import StepLoop, StreamLoop
 from exocli.runtime.wire import Line
 
-from tests.support.engines import CountingEngine, Options
+from tests.support.engines import CountingEngine, EchoStream, Options
 
 
 def context(rank: int = 0, size: int = 1) -> OpenContext:
@@ -216,3 +217,23 @@ def test_on_several_ranks_a_failing_submit_ends_them_unless_it_is_the_requests_f
     (event,) = driven.next()["events"]
     assert event["reason"] == "error" and event["error"]["code"] == "bad_request"
     driven.end(2)
+
+
+def test_an_id_may_be_used_again_as_soon_as_its_end_was_told() -> None:
+    """The parent may answer a Finished before the loop has come back from telling it."""
+    ids: list[str] = []
+
+    def emit(line: Mapping[str, Any]) -> None:
+        ids.extend(line.get("left", ()))
+        if line.get("left"):
+            loop.receive(again if len(ids) < 3 else {"n": 9, "do": "close"})
+
+    again = {
+        "n": 1,
+        "do": "submit",
+        "prepared": {"id": "a", "settings": {"request": {"id": "a", "prompt": "x"}}},
+    }
+    loop = StreamLoop(EchoStream(), emit)
+    loop.receive(again)
+    loop.run()
+    assert ids == ["a"] * 3 and loop.live == 0

@@ -117,8 +117,9 @@ async def test_a_worker_that_talks_nonsense_is_an_error(tmp_path: Any, line: dic
     await group.close()
 
 
-async def test_a_worker_that_prints_no_protocol_is_an_error(tmp_path: Any) -> None:
-    specs = [WorkerSpec(prefix=("echo", "hello"))]
+@pytest.mark.parametrize("printed", ["hello", "[" * 100_000])
+async def test_a_worker_that_prints_no_protocol_is_an_error(tmp_path: Any, printed: str) -> None:
+    specs = [WorkerSpec(prefix=("echo", printed))]
     group = RankGroup(backend="odd", order={"backend": "odd"}, specs=specs, inline=False, log_dir=tmp_path)
     with pytest.raises(Exception, match="sent a line that is not of the protocol"):
         await group.start(lambda *_: None)
