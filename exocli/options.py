@@ -7,7 +7,7 @@ are the schema: bool, int, float, str, Literal, X | None, and tuple[X, ...] writ
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -45,21 +45,38 @@ def build(cls: type[Any] | None, layers: Iterable[Mapping[str, Any]], owner: str
     merged: dict[str, Any] = {}
     for layer in layers:
         merged.update(layer)
-    known = {f.name: f for f in fields(cls)} if cls is not None else {}
-    for key in merged:
-        if key not in known:
-            raise UsageError(_unknown(key, known, owner))
+    values = _values(cls, merged, owner, "The option ")
     if cls is None:
         return None
-    hints = get_type_hints(cls)
-    values = {key: parse(hints[key], value, key) for key, value in merged.items()}
-    for name, field in known.items():
-        if name not in values and _required(field):
-            raise UsageError(f"{owner[0].upper()}{owner[1:]} needs the option {name}: give -o {name}=VALUE.")
+    for field in fields(cls):
+        if field.name not in values and _required(field):
+            subject = f"{owner[0].upper()}{owner[1:]}"
+            raise UsageError(f"{subject} needs the option {field.name}: give -o {field.name}=VALUE.")
     try:
         return cls(**values)
     except ValueError as error:  # what __post_init__ found; annotations say types, not ranges
         raise UsageError(f"{error}".rstrip(".") + ".") from error
+
+
+def read(cls: type[Any] | None, table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A table of the config as a layer for `build`. Raises UsageError that begins with `where`, the file and
+    the table's key, for what this table alone makes impossible."""
+    values = _values(cls, table, where, f"{where}.")
+    if cls is not None and all(f.name in values for f in fields(cls) if _required(f)):
+        try:
+            cls(**values)
+        except ValueError as error:
+            raise UsageError(f"{where}: {error}".rstrip(".") + ".") from error
+    return values
+
+
+def _values(cls: type[Any] | None, table: Mapping[str, Any], owner: str, subject: str) -> dict[str, Any]:
+    known = {f.name for f in fields(cls)} if cls is not None else set()
+    for key in table:
+        if key not in known:
+            raise UsageError(_unknown(key, known, owner))
+    hints = get_type_hints(cls) if cls is not None else {}
+    return {key: _value(hints[key], value, f"{subject}{key}") for key, value in table.items()}
 
 
 def parse(hint: Any, value: Any, key: str) -> Any:
@@ -67,11 +84,15 @@ def parse(hint: Any, value: Any, key: str) -> Any:
 
     Raises UsageError naming the key and what it takes.
     """
+    return _value(hint, value, f"The option {key}")
+
+
+def _value(hint: Any, value: Any, subject: str) -> Any:
     try:
         return _parse(hint, value)
     except ValueError:
         shown = value if isinstance(value, str) else repr(value)
-        raise UsageError(f'The option {key} takes {describe(hint)}, not "{shown}".') from None
+        raise UsageError(f'{subject} takes {describe(hint)}, not "{shown}".') from None
 
 
 def describe(hint: Any) -> str:
@@ -148,14 +169,17 @@ def _required(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _unknown(key: str, known: Mapping[str, Any], owner: str) -> str:
+def _unknown(key: str, known: Collection[str], owner: str) -> str:
     if not known:
         return f'{owner[0].upper()}{owner[1:]} takes no options, so not "{key}".'
-    close = get_close_matches(key, known, n=1)
-    guess = f" (did you mean {close[0]}?)" if close else ""
-    return (
-        f'{owner[0].upper()}{owner[1:]} has no option "{key}"{guess}; there are: {", ".join(sorted(known))}.'
-    )
+    listed = ", ".join(sorted(known))
+    return f'{owner[0].upper()}{owner[1:]} has no option "{key}"{guess(key, known)}; there are: {listed}.'
+
+
+def guess(word: str, known: Collection[str]) -> str:
+    """` (did you mean chunk?)`, or nothing where no known word is like it."""
+    close = get_close_matches(word, known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def as_dict(built: Any) -> dict[str, Any]:

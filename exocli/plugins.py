@@ -92,8 +92,8 @@ def _wanted(point: EntryPoint) -> bool:
     allowed = os.environ.get("EXO_PLUGINS")
     if allowed is not None and not names & {_same(name.strip()) for name in allowed.split(",")}:
         return False
-    disabled = config.get("plugins.disabled", ())
-    return not names & {_same(str(name)) for name in ([disabled] if isinstance(disabled, str) else disabled)}
+    disabled = config.get("plugins.disabled", [])
+    return not names & {_same(str(name)) for name in (disabled if isinstance(disabled, list) else [disabled])}
 
 
 def _reason(error: BaseException) -> str:

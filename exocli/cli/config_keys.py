@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any, get_type_hints
 
 import click
@@ -15,8 +14,11 @@ from exocli.cli import params
 from exocli.errors import UsageError
 from exocli.options import is_secret
 
-TOP = ("model", "backend", "system", "sampling", "models", "backends", "plugins")
-_ENTRY = ("model", "backend", "options", "system", "sampling")
+_NAMED = {"model": str, "backend": str, "system": str, "sampling": Mapping}
+TOP: Mapping[str, type] = {**_NAMED, "models": Mapping, "backends": Mapping, "plugins": Mapping}
+"""The keys at the top of the file, and what each holds."""
+
+_ENTRY: Mapping[str, type] = {**_NAMED, "options": Mapping}
 
 
 def hide_secrets(value: Any, key: str = "") -> Any:
@@ -35,9 +37,8 @@ def check(key: str, text: str) -> Any:
     parts = key.split(".")
     head, rest = parts[0], parts[1:]
     if not all(parts) or head not in TOP:
-        close = get_close_matches(head, TOP, n=1)
-        guess = f" (did you mean {close[0]}?)" if close else ""
-        raise UsageError(f'There is no setting "{key}"{guess}; the first part is one of: {", ".join(TOP)}.')
+        close = options.guess(head, TOP)
+        raise UsageError(f'There is no setting "{key}"{close}; the first part is one of: {", ".join(TOP)}.')
     if head in ("model", "backend", "system"):
         if rest:
             raise UsageError(f'"{head}" is a setting without parts, so "{key}" is not one.')
@@ -119,9 +120,66 @@ def _guess(text: str) -> Any:
         return text
 
 
-def unknown() -> list[str]:
-    """Keys at the top of the file that nothing reads: a slip of the pen, or from another version."""
-    return [key for key in config.load() if key not in TOP]
+# ----------------------------------------------------------------------------------- the whole file
+
+
+def settings() -> Mapping[str, Any]:
+    """`config.load()` for those who act on it. Raises UsageError for the first of `faults`."""
+    for fault in faults():
+        raise UsageError(fault)
+    return config.load()
+
+
+def faults() -> Iterator[str]:
+    """What in the file nothing reads, or is no text or table where one belongs: a sentence each. What a
+    backend's options and `sampling` hold is judged where it is used."""
+    where, table = config.config_path(), config.load()
+    for fault in _faults(table):
+        yield f"{where}: {fault}"
+
+
+def _faults(table: Mapping[str, Any]) -> Iterator[str]:
+    yield from _misfits(table, TOP, "")
+    models, backends = _table(table, "models"), _table(table, "backends")
+    for name, entry in models.items():
+        if isinstance(entry, Mapping):
+            yield from _misfits(entry, _ENTRY, f"models.{name}.")
+        else:
+            yield _not_a(Mapping, f"models.{name}")
+    for name, section in backends.items():
+        if not isinstance(section, Mapping):
+            yield _not_a(Mapping, f"backends.{name}")
+        elif not isinstance(section.get("python", ""), str):
+            yield _not_a(str, f"backends.{name}.python")
+    yield from _misfits(_table(table, "plugins"), {"disabled": list}, "plugins.")
+
+
+def _table(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = table.get(key, {})
+    return found if isinstance(found, Mapping) else {}
+
+
+def _misfits(table: Mapping[str, Any], kinds: Mapping[str, type], above: str) -> Iterator[str]:
+    for key, value in table.items():
+        if key not in kinds:
+            close, known = options.guess(key, kinds), ", ".join(kinds)
+            yield f'There is no setting "{above}{key}"{close}; there are: {known}.'
+        elif not isinstance(value, kinds[key]):
+            yield _not_a(kinds[key], f"{above}{key}")
+
+
+def _not_a(kind: type, key: str) -> str:
+    return f"{key} must be {'text in quotes' if kind is str else 'a list' if kind is list else 'a table'}."
+
+
+def strangers() -> Iterator[str]:
+    """Sections of backends that are not installed, as a plugin's may be, but are called nearly like one."""
+    from exocli import plugins
+
+    installed = plugins.manager().backends
+    for name in _table(config.load(), "backends"):
+        if name not in installed and (close := options.guess(name, installed)):
+            yield f"{config.config_path()}: nothing reads backends.{name}, as no backend is called so{close}"
 
 
 # --------------------------------------------------------------------------------------- completion

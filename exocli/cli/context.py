@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from exocli import config, names, options, plugins
 from exocli.backend import Availability, BackendSpec, Catalog, ModelRef, ModelSource, load_object
-from exocli.cli import params
+from exocli.cli import config_keys, params
 from exocli.errors import BackendNotFound, ExoError, ModelNotFound, Unavailable, UsageError
 from exocli.plugins import Registered
 
@@ -138,9 +138,7 @@ def aliases() -> dict[str, str]:
 
 def model_table() -> Mapping[str, Any]:
     """The config's `[models]`."""
-    table = config.get("models", {})
-    if not isinstance(table, Mapping):
-        raise UsageError("[models] in the config must be a table.")
+    table: Mapping[str, Any] = config_keys.settings().get("models", {})
     return table
 
 
@@ -182,7 +180,7 @@ def choose(
     ref = resolve(name, backend)
     registered, why = choose_backend(ref, backend)
     entry = ref.entry
-    opened, python = _opened(registered, pairs, _table(entry, "options", f"models.{name}."))
+    opened, python = _opened(registered, pairs, entry.get("options", {}), f"models.{name}.options")
     return Choice(
         model=name,
         ref=ref,
@@ -190,16 +188,20 @@ def choose(
         spec=registered.spec,
         why=why,
         options=options.as_dict(opened),
-        defaults={**_sampling(config.load(), ""), **_sampling(entry, f"models.{name}.")},
+        defaults={**_sampling(config_keys.settings(), ""), **_sampling(entry, f"models.{name}.")},
         system=entry.get("system", config.get("system")),
         python=python,
     )
 
 
 def _opened(
-    registered: Registered[BackendSpec], pairs: Sequence[str], more: Mapping[str, Any] = MappingProxyType({})
+    registered: Registered[BackendSpec],
+    pairs: Sequence[str],
+    more: Mapping[str, Any] = MappingProxyType({}),
+    key: str = "",
 ) -> tuple[Any, str | None]:
-    """The backend's options from the config, `more` and -o, in this order; and its interpreter."""
+    """The backend's options from the config, from `more`, the table `key` there, and from -o, in this order;
+    and its interpreter."""
     given = options.split_pairs(pairs)
     for key in given:
         if options.is_secret(key):
@@ -207,10 +209,20 @@ def _opened(
                 f"{key} is a secret, which others could read off a command line: give it by the "
                 f"environment, the keyring, or {config.config_path()}."
             )
-    settings = backend_settings(registered.name)
-    python = settings.pop("python", None)
+    section = dict(config_keys.settings().get("backends", {}).get(registered.name, {}))
+    python = section.pop("python", None)
     cls = load_object(registered.spec.open_options) if registered.spec.open_options else None
-    return options.build(cls, [settings, more, given], f"the backend {registered.name}"), python
+    layers = [
+        options.read(cls, section, _where(f"backends.{registered.name}")),
+        options.read(cls, more, _where(key)),
+        given,
+    ]
+    return options.build(cls, layers, f"the backend {registered.name}"), python
+
+
+def _where(key: str) -> str:
+    """How an error names a key of the config."""
+    return f"{config.config_path()}: {key}"
 
 
 def _named(model: str | None, backend: str | None, pairs: Sequence[str]) -> str:
@@ -274,7 +286,7 @@ def _served(name: str) -> Choice | None:
         spec=registered.spec,
         why=f"the server at {address.url} has it",
         options=options.as_dict(opened),
-        system=entry.get("system", config.get("system")) if isinstance(entry, Mapping) else None,
+        system=entry.get("system", config.get("system")),
         server=address.url,
     )
 
@@ -334,28 +346,15 @@ def _explain(state: Availability) -> str:
     return f"{reason} ({state.hint.rstrip('.')})" if state.hint else reason
 
 
-def _table(entry: Mapping[str, Any], key: str, above: str) -> Mapping[str, Any]:
-    """A table in an entry of the config; `above` is the entry's own key with a dot, "" at the top."""
-    table = entry.get(key, {})
-    if not isinstance(table, Mapping):
-        raise UsageError(f"{above}{key} in the config must be a table.")
-    return table
-
-
-def backend_settings(name: str) -> dict[str, Any]:
-    """`[backends.NAME]` of the config."""
-    return dict(_table(_table(config.load(), "backends", ""), name, "backends."))
-
-
 def _sampling(entry: Mapping[str, Any], above: str) -> dict[str, Any]:
+    """The sampling of an entry of the config; `above` is the entry's own key with a dot, "" at the top."""
     from exocli.types import Sampling
 
-    table = _table(entry, "sampling", above)
-    built = options.as_dict(options.build(Sampling, [table], f"{above}sampling in the config"))
-    found = {key: value for key, value in built.items() if value is not None}
+    where = _where(f"{above}sampling")
+    found = options.read(Sampling, entry.get("sampling", {}), where)
     for key, value in found.items():
-        params.require_sampling(f"{above}sampling.{key} in the config", key, value)
-    return found
+        params.require_sampling(f"{where}.{key}", key, value)
+    return {key: value for key, value in found.items() if value is not None}
 
 
 # ------------------------------------------------------------------------------------------ pulling

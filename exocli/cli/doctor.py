@@ -134,9 +134,12 @@ def _folders() -> Iterator[Check]:
         config.load()
         exists = "" if config.config_path().exists() else " (not there yet)"
         yield Check(name="config", text=f"{config.config_path()}{exists}")
-        for key in config_keys.unknown():
-            hint = f"the keys are: {', '.join(config_keys.TOP)}"
-            yield Check(name="config", text=f'nothing reads its "{key}"', state="warning", hint=hint)
+        for fault in config_keys.faults():
+            yield Check(
+                name="config", text=fault, state="problem", hint='correct it, or "exo config unset" it'
+            )
+        for text in config_keys.strangers():
+            yield Check(name="config", text=text, state="warning", hint="correct the name, or remove it")
     except ExoError as error:
         yield Check(name="config", text=error.message, state="problem", hint="correct or remove it")
     for name, path in (

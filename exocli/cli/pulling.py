@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from exocli.backend import ModelInfo, ModelRef, ModelSource, ProgressFn
 from exocli.cancel import CancelToken
-from exocli.cli import context, render
+from exocli.cli import config_keys, context, render
 from exocli.cli.render import Globals, size_text
 
 LEAVE_WITHIN_S = 2.0
@@ -33,10 +33,16 @@ def chosen(
 ) -> tuple[context.Choice, str]:
     """`context.choose` and `ensure`, told to whoever listens: what `run`, `chat` and `embed` begin with."""
     choice = context.choose(model, backend, pairs, local=local)
+    warn_of_strangers(settings)
     if choice.server:
         settings.note(f"Using exo serve at {choice.server}, which has {choice.model} (--local declines).")
     settings.detail(f"{choice.model} on {choice.backend}: {choice.why}")
     return choice, ensure(choice, settings, yes=pull)
+
+
+def warn_of_strangers(settings: Globals) -> None:
+    for text in config_keys.strangers():
+        settings.warn(text)
 
 
 def ensure(

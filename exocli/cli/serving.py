@@ -23,6 +23,7 @@ def served(
     """The models of `-m` (else all of the server behind the backend, else the default one), which must be
     here or be pulled now, then the config's `[models]`, which are looked for at first use. Raises what
     `exo run` would raise."""
+    pulling.warn_of_strangers(settings)
     found: dict[str, Served] = {}
     for name in models or _behind(backend, pairs) or (None,):
         choice = context.choose(name, backend, pairs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from exocli import config
-from exocli.cli import context
+from exocli.cli import config_keys, context
 from exocli.errors import BackendNotFound, ModelNotFound, Unavailable, UsageError
 
 from tests.cli.conftest import forget_plugins
@@ -219,11 +219,44 @@ def test_the_config_is_read_anew(home, shelf):
 def test_what_should_be_a_table_is_named_by_its_key(home, text, key):
     home.mkdir()
     (home / "config.toml").write_text(text)
-    with pytest.raises(UsageError, match=rf"^{key} in the config must be a table\.$"):
+    with pytest.raises(UsageError, match=rf"config\.toml: {key} must be a table\.$"):
         context.choose("./nothing", "sample")
 
 
 def test_a_range_in_the_config_is_the_flags_own(home, shelf):
     put(home, "[sampling]\ntop_p = 3\n")
-    with pytest.raises(UsageError, match=r"sampling.top_p in the config"):
+    with pytest.raises(UsageError, match=r"config.toml: sampling.top_p: 3"):
         context.choose("tiny")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('modle = "x"', 'There is no setting "modle" (did you mean model?)'),
+        ("model = 3", "model must be text in quotes."),
+        ('[models.mine]\nmodle = "tiny"', '"models.mine.modle" (did you mean model?)'),
+        ("[plugins]\ndisable = []", '"plugins.disable" (did you mean disabled?)'),
+        ('[plugins]\ndisabled = "x"', "plugins.disabled must be a list."),
+        ("[backends.shelf]\ndepht = 3", 'backends.shelf has no option "depht" (did you mean depth?)'),
+        ('[backends.shelf]\ndepth = "x"', 'backends.shelf.depth takes a whole number, not "x".'),
+        ("[backends.shelf]\ndepth = -1", "backends.shelf: depth must not be negative."),
+        ("[backends.shelf]\npython = 3", "backends.shelf.python must be text in quotes."),
+        ('[sampling]\ntop_k = "x"', 'sampling.top_k takes a whole number or none, not "x".'),
+        (
+            '[models.tiny]\n[models.tiny.options]\ndepth = "x"',
+            'models.tiny.options.depth takes a whole number, not "x".',
+        ),
+    ],
+)
+def test_what_is_wrong_in_the_config_is_told_with_its_file_and_key(home, shelf, text, words):
+    put(home, text)
+    with pytest.raises(UsageError) as caught:
+        context.choose("tiny")
+    assert caught.value.message.startswith(f"{home / 'config.toml'}: ") and words in caught.value.message
+
+
+def test_a_section_of_a_plugin_that_is_not_here_is_let_be_and_a_slip_of_the_pen_is_told(home, shelf):
+    put(home, "[backends.shelff]\ndepth = 4\n[backends.elsewhere]\nx = 1\n")
+    assert context.choose("tiny").options["depth"] == 3
+    (told,) = config_keys.strangers()
+    assert "backends.shelff" in told and "(did you mean shelf?)" in told

@@ -38,12 +38,15 @@ def test_a_good_machine(exo, shelf, home):
 
 def test_a_config_that_cannot_work_is_found(exo, shelf, home):
     home.mkdir(exist_ok=True)
-    (home / "config.toml").write_text('backend = "nosuch"\nmodell = "x"\n')
+    (home / "config.toml").write_text('modell = "x"\n[backends.shelff]\n')
     result = exo("doctor", "--json")
     found = {(row["area"], row["state"]): row["text"] for row in json.loads(result.out)}
     assert result.code == 1
-    assert '"nosuch"' in found["exo chat", "problem"]
-    assert '"modell"' in found["folders", "warning"]
+    assert '"modell"' in found["exo chat", "problem"] and '"modell"' in found["folders", "problem"]
+    assert "shelff" in found["folders", "warning"]
+    assert exo("config", "unset", "modell").code == 0
+    (home / "config.toml").write_text('backend = "nosuch"\n')
+    assert "nosuch" in exo("doctor", "--json").out
 
 
 def test_what_is_broken_is_said_and_is_exit_1(exo, site, tmp_path, monkeypatch):

@@ -35,6 +35,10 @@ class Options:
     mode: str = "wide"
     loud: bool = False
 
+    def __post_init__(self) -> None:
+        if self.depth < 0:
+            raise ValueError("depth must not be negative")
+
 
 class Shelf:
     @property
