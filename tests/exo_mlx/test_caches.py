@@ -130,6 +130,17 @@ def test_another_end_reuses_what_is_right(driver: Driver, alone: Driver) -> None
     assert cached == (45 if driver.name in TRIMMED else 0)
 
 
+def test_an_id_that_comes_back_names_another_cache(driver: Driver, alone: Driver) -> None:
+    """Whoever sends a request may choose its id; what is kept for an older one of that id stays its own."""
+    texts = [prompt(50, seed=seed) for seed in (11, 12)]
+    for text in texts:
+        driver.ask(text, id="the-same")
+    for text in texts:
+        reply, cached = driver.ask(text)
+        assert cached == 49
+        assert reply == alone.ask(text)[0]
+
+
 def test_kept_tokens_is_zero_where_nothing_is_kept(alone: Driver) -> None:
     one = alone.start(LONG)
     alone.step(3)

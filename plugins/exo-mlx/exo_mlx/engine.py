@@ -264,7 +264,7 @@ class MlxEngine(StepEngine):
         if live.cached < processed == live.keep_at:
             with mx.stream(self._stream):
                 caches, tokens = self._generator.extract_cache([live.uid])[live.uid]
-            self._store(f"{live.id}/prompt", caches, tokens)
+            self._store(f"{live.entry}/prompt", caches, tokens)
         self._events.append(live.progress)
 
     def _on_token(self, live: Live, answer: Any) -> None:
@@ -328,7 +328,7 @@ class MlxEngine(StepEngine):
             reuse = live.prepared.reuse
             if not live.cached or (reuse is not None and reuse["entry"] in self._kept):
                 return live.cached
-        return self._store(live.id, caches, tokens)
+        return self._store(live.entry, caches, tokens)
 
     def _store(self, entry: str, caches: list[Any], tokens: list[int]) -> int:
         """Keep these caches under that name, on every rank; → how many of the tokens are kept, all or 0."""

@@ -34,6 +34,11 @@ class Live:
         return self.prepared.id
 
     @property
+    def entry(self) -> str:
+        """What its KV is kept under, alike on every rank. An id may come back, one with a `uid` does not."""
+        return f"{self.id}/{self.uid}"
+
+    @property
     def usage(self) -> Usage:
         return Usage(
             prompt_tokens=self.prepared.prompt_tokens,
