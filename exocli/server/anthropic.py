@@ -246,7 +246,7 @@ async def count_tokens(http: HttpRequest) -> Response:
     state = state_of(http)
     state.refuse_while_leaving()
     body = parse(CountRequest, await read(http, state.settings.max_body))
-    model, _ = state.hub.find(body.model)
+    model, _ = state.hub.find_for(body.model, "chat")
     request = Request(id=new_id(), model=model.name, **_shared(body))
     user = f"count-{request.id}"
     model.entered(user)

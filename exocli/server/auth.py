@@ -157,7 +157,7 @@ class Guard:
 def _cors_headers(origin: str) -> dict[str, str]:
     return {
         "Access-Control-Allow-Origin": origin,
-        "Access-Control-Expose-Headers": "X-Request-Id, Retry-After",
+        "Access-Control-Expose-Headers": "X-Request-Id, Request-Id, Retry-After",
         "Vary": "Origin",
     }
 

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
 from exocli.errors import BadRequest
-from exocli.server.problems import TooLarge, TooSlow
+from exocli.server.problems import TooLarge, TooSlow, WrongEncoding
 from exocli.server.settings import BODY_TIMEOUT_S
 
 M = TypeVar("M", bound="Body")
@@ -54,7 +54,10 @@ class Common(Body):
 
 
 async def read(http: HttpRequest, limit: int) -> bytes:
-    """The whole body. Raises TooLarge as soon as it is, TooSlow, ClientGone."""
+    """The whole body. Raises WrongEncoding, TooLarge as soon as it is, TooSlow, ClientGone."""
+    encoding = http.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() not in ("", "identity"):
+        raise WrongEncoding(f"Content-Encoding: send the body as it is, not as {encoding[:40]}.")
     declared = http.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)

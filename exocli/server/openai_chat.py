@@ -97,6 +97,8 @@ def parse_chat(raw: bytes) -> Call:
         raise BadRequest("web_search_options: this server searches nothing.", field="web_search_options")
     if body.modalities not in (None, [], ["text"]):
         raise BadRequest('modalities: this server writes "text" only.', field="modalities")
+    if body.top_logprobs and not body.logprobs:
+        raise BadRequest("top_logprobs: it needs logprobs: true.", field="top_logprobs")
     if not body.messages:
         raise BadRequest("messages: give at least one message.", field="messages")
     tools = convert.function_tools(body.tools)

@@ -43,6 +43,8 @@ async def models(http: HttpRequest) -> Response:
 
 async def model(http: HttpRequest) -> Response:
     name = http.path_params["name"]
+    if not name:  # /v1/models/
+        return await models(http)
     found, _ = state_of(http).hub.find(name)
     shape = _anthropic if "anthropic-version" in http.headers else _openai
     return json_response(shape(name, found))

@@ -6,6 +6,7 @@ Shapes: the OpenAI API reference, "Responses".
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field
@@ -22,7 +23,15 @@ from exocli.server.state import state_of
 from exocli.server.streaming import Call
 from exocli.types import Message, Part, Request, Sampling, ToolUse
 
-MIRRORED = {"instructions", "metadata", "parallel_tool_calls", "tool_choice"}
+MIRRORED = {
+    "instructions",
+    "max_output_tokens",
+    "metadata",
+    "parallel_tool_calls",
+    "temperature",
+    "tool_choice",
+    "top_p",
+}
 """What the response object repeats of the request as it was."""
 
 
@@ -132,33 +141,35 @@ def _nested(tool: Any) -> Any:
 
 
 def _messages(items: list[InputItem]) -> Iterator[Message]:
-    """Calls and reasoning that follow each other belong to one assistant's turn."""
-    calls: list[ToolUse] = []
+    """Reasoning, then text, then calls, as they follow each other, are one assistant's turn."""
+    turn: Message | None = None
     thought: str | None = None
     for index, item in enumerate(items):
         where = f"input.{index}"
         if item.type == "function_call":
-            calls.append(
-                ToolUse(id=item.call_id or "", name=item.name or "", arguments=item.arguments or "{}")
-            )
+            call = ToolUse(id=item.call_id or "", name=item.name or "", arguments=item.arguments or "{}")
+            turn = turn or Message(role="assistant", reasoning=thought)
+            turn, thought = replace(turn, tool_calls=(*turn.tool_calls, call)), None
             continue
-        if calls:
-            yield Message(role="assistant", tool_calls=tuple(calls), reasoning=thought)
-            calls, thought = [], None
+        if turn is not None:
+            yield turn
+            turn = None
         if item.type == "reasoning":
             parts = item.content if isinstance(item.content, list) else []
             thought = "".join(part.text or "" for part in parts) or None
         elif item.type == "function_call_output":
             yield Message(role="tool", content=_content(item.output, where), tool_call_id=item.call_id)
+        elif item.type in (None, "message") and item.role == "assistant":
+            turn = Message(role="assistant", content=_content(item.content, where), reasoning=thought)
+            thought = None
         elif item.type in (None, "message") and item.role is not None:
-            said = thought if item.role == "assistant" else None
-            yield Message(role=item.role, content=_content(item.content, where), reasoning=said)
+            yield Message(role=item.role, content=_content(item.content, where))
             thought = None
         else:
             kind = (item.type or "without a role")[:40]
             raise BadRequest(f'{where}: an item "{kind}" is not supported here.', field=where)
-    if calls:
-        yield Message(role="assistant", tool_calls=tuple(calls), reasoning=thought)
+    if turn is not None:
+        yield turn
 
 
 def _content(content: str | list[InputPart] | None, where: str) -> str | tuple[Part, ...]:
@@ -210,6 +221,7 @@ async def cancel_response(http: HttpRequest) -> Response:
     ended = {"cancelled": "cancelled", "cancelling": "in_progress"}.get(receipt["state"])
     status = ended or ENDED.get(receipt["reason"], "completed")
     if running is None:
-        return json_response({"object": "response", **receipt, "status": status})
+        own = {"object": "response", **receipt, "id": f"resp_{receipt['id']}", "status": status}
+        return json_response(own)
     body = envelope(running, running.model.name, status)
     return json_response({**body, "exo": {"cancel": receipt}}, code)

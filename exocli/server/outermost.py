@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -45,6 +46,9 @@ class Outermost:
                 if not any(key == b"x-request-id" for key, _ in message.get("headers", ())):
                     raw = (b"x-request-id", self._id(scope).encode("ascii"))
                     message = {**message, "headers": [*message.get("headers", ()), raw]}
+                if self._api(scope) == "anthropic":  # what its clients read
+                    raw = (b"request-id", self._id(scope).encode("ascii"))
+                    message = {**message, "headers": [*message["headers"], raw]}
             await send(message)
 
         try:
@@ -75,12 +79,15 @@ class Outermost:
             self._tell(error)
             found, more = ExoError("The server failed at this request; its log says why."), {}
         headers = {**headers_of(found), **more, **scope.get("exo.cors", {})}
-        body = encode(body_of(found, api_of(scope["path"]), self._id(scope)))
+        body = encode(body_of(found, self._api(scope), self._id(scope)))
         headers["Content-Length"] = str(len(body))
         headers["Content-Type"] = "application/json"
         sending = with_headers(send, headers)
         await sending({"type": "http.response.start", "status": status_of(found), "headers": []})
         await sending({"type": "http.response.body", "body": body if scope["method"] != "HEAD" else b""})
+
+    def _api(self, scope: Scope) -> str:
+        return api_of(scope["path"], Headers(scope=scope))
 
     def _id(self, scope: Scope) -> str:
         """The running request's, else the client's own, else a fresh one."""

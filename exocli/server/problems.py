@@ -49,6 +49,13 @@ class TooLarge(ExoError):
     http_status = 413
 
 
+class WrongEncoding(ExoError):
+    """The body is compressed."""
+
+    code = "unsupported_encoding"
+    http_status = 415
+
+
 class NotOffered(ExoError):
     """A task that no backend offers."""
 
@@ -89,11 +96,13 @@ _TYPES: Mapping[str, Mapping[int, str]] = {
 }
 
 
-def api_of(path: str) -> str:
-    """ "openai", "anthropic" or "ollama": whose error shape a path has."""
-    if path.startswith("/v1/messages"):
-        return "anthropic"
-    return "ollama" if path.startswith("/api/") else "openai"
+def api_of(path: str, headers: Mapping[str, str] | None = None) -> str:
+    """ "openai", "anthropic" or "ollama": whose error shape a path has. Anthropic's clients, which tell
+    their version, share paths with OpenAI's."""
+    if path.startswith("/api/"):
+        return "ollama"
+    theirs = path.startswith("/v1/messages") or "anthropic-version" in (headers or ())
+    return "anthropic" if theirs else "openai"
 
 
 def status_of(error: ExoError) -> int:
@@ -106,9 +115,9 @@ def headers_of(error: ExoError) -> dict[str, str]:
     headers: dict[str, str] = {}
     if status in (429, 503):
         headers["Retry-After"] = str(max(1, round(error.details.get("retry_after", 1))))
-    elif isinstance(error, BadRequest) or status in (401, 403, 404, 405, 413, 499, 501, 504):
+    elif isinstance(error, BadRequest) or status in (401, 403, 404, 405, 413, 415, 499, 501, 504):
         headers["x-should-retry"] = "false"
-    if status in (408, 413):
+    if status in (408, 413, 415):
         headers["Connection"] = "close"  # whatever is still on its way is not read
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"

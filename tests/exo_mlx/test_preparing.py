@@ -125,7 +125,9 @@ def test_over_the_context_tells_both_counts(tokenizer: Any, size: int) -> None:
     if size < CONTEXT:
         assert preparer(tokenizer).prepare(complete("x" * size)).prompt_tokens == size
         return
-    with pytest.raises(ContextOverflow, match=f"{size} tokens; tiny takes {CONTEXT}") as caught:
+    with pytest.raises(
+        ContextOverflow, match=f"prompt is too long: {size} tokens; tiny takes {CONTEXT}"
+    ) as caught:
         preparer(tokenizer).prepare(complete("x" * size))
     assert (caught.value.details["prompt_tokens"], caught.value.details["context"]) == (size, CONTEXT)
 
@@ -138,7 +140,7 @@ def test_a_prompt_that_is_too_long_by_far_is_not_read_to_its_end(
     with pytest.raises(ContextOverflow, match=f"more than {begun} tokens; tiny takes") as caught:
         preparer(tokenizer).prepare(complete("x" * 10**6))
     assert caught.value.details["prompt_tokens"] == begun
-    with pytest.raises(ContextOverflow, match=r"more than \d+ tokens; memory here holds 50"):
+    with pytest.raises(ContextOverflow, match=r"too long: more than \d+ tokens; memory here holds 50"):
         preparer(tokenizer, context=None, kv_tokens=50).prepare(complete("x" * 10**6))
     short = preparer(tokenizer, context=None).prepare(complete("x" * 5000))
     assert short.prompt_tokens == 5000  # nothing bounds it

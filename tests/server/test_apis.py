@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+from exocli.server.openai_responses import parse_responses
 
 from tests.server import apis
 from tests.server.apis import ALL, ANTHROPIC, OLLAMA_CHAT, OLLAMA_GENERATE, RESPONSES, SSE, Api
@@ -104,6 +105,8 @@ def test_a_step_that_raises_ends_the_stream_with_an_error_and_the_next_request_w
 def test_the_body_has_the_headers_id(server: Serving, api: Api):
     answer = server.post(api.path, api.ask("hi", stream=False), headers={"X-Request-Id": f"mine-{api.name}"})
     assert answer.headers["x-request-id"] == f"mine-{api.name}"
+    if api is ANTHROPIC:
+        assert answer.headers["request-id"] == f"mine-{api.name}"  # what its client calls `request_id`
     if "id" in answer.json():
         assert re.fullmatch(rf"(chatcmpl-|cmpl-|resp_|msg_)mine-{api.name}", answer.json()["id"])
     label = f"api={NAMES[api.name]} "
@@ -226,8 +229,31 @@ def test_responses_input_items(server: Serving):
     assert server.get("/v1/responses/resp_unknown").status_code == 404
 
 
+def test_responses_text_and_calls_are_one_turn():
+    """As a reply of this API comes: its items, sent back, are the turn that the model wrote."""
+    items = [
+        {"role": "user", "content": "one"},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"type": "message", "role": "assistant", "content": "so"},
+        {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+        {"type": "function_call", "call_id": "b", "name": "g", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": "two"},
+        {"type": "function_call", "call_id": "c", "name": "h", "arguments": "{}"},
+        {"type": "message", "role": "assistant", "content": "three"},
+    ]
+    messages = parse_responses(json.dumps({"input": items}).encode()).request.messages
+    assert [(m.role, m.content, m.reasoning, [call.id for call in m.tool_calls]) for m in messages] == [
+        ("user", "one", None, []),
+        ("assistant", "so", "hm", ["a", "b"]),
+        ("tool", "two", None, []),
+        ("assistant", None, None, ["c"]),
+        ("assistant", "three", None, []),
+    ]
+
+
 def test_responses_repeat_what_was_asked(server: Serving):
     said = {"instructions": "be brief", "metadata": {"a": "b"}, "tool_choice": "auto"}
+    said |= {"temperature": 0.5, "top_p": 0.9, "max_output_tokens": 50}
     answer = server.post("/v1/responses", RESPONSES.ask("hi", stream=False, **said)).json()
     assert answer.items() >= {**said, "parallel_tool_calls": True}.items()
 
@@ -337,7 +363,12 @@ def test_models_in_both_clients_shapes(server: Serving):
     assert theirs["data"][0]["type"] == "model"
     assert theirs["has_more"] is False
     assert server.get("/v1/models/scripted").json()["object"] == "model"
-    assert server.get("/v1/models/nope").status_code == 404
+    assert server.get("/v1/models/").json() == openai
+    unknown = [server.get("/v1/models/nope", headers=h) for h in ({}, {"anthropic-version": "2023-06-01"})]
+    assert [answer.status_code for answer in unknown] == [404, 404]
+    assert unknown[0].json()["error"]["code"] == "model_not_found"
+    assert unknown[1].json()["error"]["type"] == "not_found_error"
+    assert unknown[1].headers["request-id"] == unknown[1].json()["request_id"]
 
 
 def test_the_page_answers_head_as_ollamas_client_asks(server: Serving):

@@ -191,7 +191,7 @@ def test_responses_has_routes_of_its_own(server: Serving):
     asking.join(5)
     assert server.get("/v1/responses/resp_mine", headers=HEADERS).status_code == 404
     late = server.post("/v1/responses/resp_mine/cancel", headers=HEADERS).json()
-    assert (late["state"], late["status"]) == ("finished", "cancelled")
+    assert (late["id"], late["state"], late["status"]) == ("resp_mine", "finished", "cancelled")
     cut = {**HEADERS, "X-Request-Id": "cut"}
     server.post(RESPONSES.path, RESPONSES.ask("a b c", False, max_output_tokens=1), headers=cut)
     late = server.post("/v1/responses/cut/cancel", headers=HEADERS).json()

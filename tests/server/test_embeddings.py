@@ -178,5 +178,7 @@ def test_the_model_that_can_is_named_and_taken_where_none_is(both: Serving) -> N
         assert said == "scripted cannot make embeddings: of this server's models, vectors can."
     refused = both.post("/v1/chat/completions", {**chat("hi"), "model": "vectors"}).json()["error"]
     assert refused["message"] == "vectors cannot chat: of this server's models, scripted can."
+    counted = both.post("/v1/messages/count_tokens", {**chat("hi"), "model": "vectors"}).json()["error"]
+    assert (counted["message"], counted["details"]["field"]) == (refused["message"], "model")
     assert both.post("/v1/chat/completions", chat("hi there")).json()["model"] == "scripted"
     assert ask(both, "/v1/embeddings", input="a")["model"] == "vectors"

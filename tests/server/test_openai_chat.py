@@ -135,6 +135,7 @@ def test_an_image_reaches_the_engine_as_a_file_and_goes_with_the_request(server:
         ("max_tokens", True),
         ("n", 0),
         ("n", 2),
+        ("top_logprobs", 2),
         ("temperature", -1),
         ("top_p", 1.5),
         ("seed", "x"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import socket
 import subprocess
 import sys
@@ -187,6 +188,14 @@ def test_a_chunked_body_is_counted_while_it_comes(server: Serving):
         except OSError:
             return
     assert answer.status_code == 413
+
+
+def test_a_compressed_body_is_told_so(server: Serving):
+    headers = {**BEARER, "Content-Encoding": "gzip"}
+    with server.client() as client:
+        answer = client.post(CHAT.path, content=gzip.compress(b"{}"), headers=headers)
+    assert answer.status_code == 415
+    assert "Content-Encoding" in answer.json()["error"]["message"]
 
 
 # ------------------------------------------------------------------------------------------ start-up
