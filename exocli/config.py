@@ -80,8 +80,10 @@ def load() -> Mapping[str, Any]:
     path = config_path()
     try:
         stamp = path.stat().st_mtime_ns
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
     return _read(path, stamp)
 
 
@@ -143,7 +145,7 @@ def _document() -> TOMLDocument:
 
     try:
         return tomlkit.parse(config_path().read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return tomlkit.document()
 
 
@@ -180,4 +182,5 @@ def _editing() -> Iterator[TOMLDocument]:
                 part.write_text(after, encoding="utf-8")
                 part.replace(target)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from error
+        reason = error.strerror or error
+        raise UsageError(f"{path} cannot be written: {reason}; EXO_HOME names another folder.") from error

@@ -142,8 +142,16 @@ def test_writers_at_the_same_time_lose_nothing(home):
 def test_a_home_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EXO_HOME", str(tmp_path / "file" / "home"))
-    with pytest.raises(UsageError, match="cannot be written: Not a directory"):
+    with pytest.raises(UsageError, match="cannot be written: Not a directory; EXO_HOME names another"):
         config.set_value("a", 1)
+    assert config.load() == {} and config.text() == ""
+
+
+def test_a_file_that_is_there_and_cannot_be_reached_is_not_taken_for_none(home):
+    home.mkdir()
+    (home / "config.toml").symlink_to(home / "config.toml")
+    with pytest.raises(UsageError, match="cannot be read: Too many levels"):
+        config.load()
 
 
 def test_hidden_values(home):

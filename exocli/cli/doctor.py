@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -152,9 +153,12 @@ def _folders() -> Iterator[Check]:
 
 def _folder(name: str, path: Path) -> Check:
     there = next(parent for parent in (path, *path.parents) if parent.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
+    try:
+        tempfile.TemporaryDirectory(dir=there).cleanup()
+    except OSError as error:
         hint = "change its owner, or set EXO_HOME to a folder of yours"
-        return Check(name=name, text=f"{path} cannot be written", state="problem", hint=hint)
+        text = f"{path} cannot be written: {error.strerror}"
+        return Check(name=name, text=text, state="problem", hint=hint)
     free = shutil.disk_usage(there).free
     low = free < LOW_DISK
     hint = 'make room: "exo models list" and "exo models rm"' if low else ""

@@ -72,9 +72,10 @@ def test_what_is_broken_is_said_and_is_exit_1(exo, site, tmp_path, monkeypatch):
     assert "RuntimeError: oh" in rows["backend faint", "backend faint"]["text"]
     assert rows["plugins", "broken"]["state"] == "warning"
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("EXO_HOME", str(tmp_path / "file"))
-    rows = rows_of(exo("doctor", "--json"))
-    assert rows["folders", "models"]["state"] == "problem"
+    for nowhere in (tmp_path / "file", "/proc/nope"):
+        monkeypatch.setenv("EXO_HOME", str(nowhere))
+        rows = rows_of(exo("doctor", "--json"))
+        assert rows["folders", "models"]["state"] == "problem"
 
 
 def test_a_broken_config_is_a_problem_not_a_crash(exo, home):

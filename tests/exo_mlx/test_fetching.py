@@ -120,8 +120,9 @@ def test_a_full_disk(files: Files, tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(files: Files, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Unavailable, match="EXO_HOME"):
-        fetch(files, tmp_path / "file" / "f.bin")
+    for nowhere in (tmp_path / "file", Path("/proc/nope")):
+        with pytest.raises(Unavailable, match=r"cannot be written .*: set EXO_HOME"):
+            fetch(files, nowhere / "models" / "f.bin")
 
 
 def test_a_cancel_stops_and_keeps_the_part(files: Files, tmp_path: Path) -> None:

@@ -157,7 +157,9 @@ def disk_error(error: OSError, folder: Path, variable: str) -> Unavailable | Non
     """A full disk or a folder that cannot be written, as a sentence; `variable` moves the folder."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Unavailable(f"The disk that holds {folder} is full: make room and run it again.")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+    # where the system allows no folder at all, as in /proc, that a parent is missing is what one is told
+    nowhere = error.errno == errno.ENOENT and Path(error.filename or "") in (folder, *folder.parents)
+    if nowhere or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
         return Unavailable(
             f"{error.filename or folder} cannot be written ({error.strerror}): "
             f"set {variable} to a folder that can."
