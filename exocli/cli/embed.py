@@ -6,13 +6,12 @@ Texts are the arguments, else the lines of files, else those of standard input. 
 from __future__ import annotations
 
 import json
-import signal
-import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from exocli.cli import prompt_input, pulling, signals
+from exocli.cli import prompt_input, pulling
 from exocli.cli.params import (
     Count,
     Words,
@@ -84,40 +83,28 @@ def embed(
 
 
 async def _run(settings: Globals, session: Session, request: Request, as_json: bool) -> int:
-    import asyncio
-
-    from exocli.cancel import CancelToken
+    from exocli.cli.interrupting import Interruptible
     from exocli.cli.progress import reply_progress
     from exocli.types import Embedding, Finished, to_json
 
-    cancel = CancelToken()
-    caught: list[int] = []
-    killing: set[asyncio.Future[None]] = set()
-
-    def on_signal(number: int) -> None:
-        caught.append(number)
-        if not cancel.cancel("interrupted"):
-            killing.add(asyncio.ensure_future(session.kill()))
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
-    finished: Finished | None = None
+    guard = Interruptible(session)
     in_order = _InOrder()
-    try:
+
+    async def answer() -> Finished | None:
+        finished = None
         with reply_progress(settings) as show:
-            async for event in session.stream(request, cancel):
+            async for event in session.stream(request, guard.cancel):
                 show(event)
                 if as_json:
-                    _line(to_json(event))
+                    await guard.output.write(_line(to_json(event)))
                 elif isinstance(event, Embedding):
-                    in_order.put(event)
+                    for vector in in_order.put(event):
+                        await guard.output.write(_line(vector))
                 if isinstance(event, Finished):
                     finished = event
-    finally:
-        cancel.cancel("ended")
-        await session.close()
-    if caught:
-        signals.end_by(caught[0])
+        return finished
+
+    finished = await guard.run(answer())
     if finished is not None and finished.error is not None:
         raise from_dict(finished.error)
     return 0
@@ -130,13 +117,13 @@ class _InOrder:
         self._waiting: dict[int, tuple[float, ...]] = {}
         self._next = 0
 
-    def put(self, event: Embedding) -> None:
+    def put(self, event: Embedding) -> Iterator[tuple[float, ...]]:
+        """The vectors whose turn has come."""
         self._waiting[event.index] = event.vector
         while self._next in self._waiting:
-            _line(self._waiting.pop(self._next))
+            yield self._waiting.pop(self._next)
             self._next += 1
 
 
-def _line(data: object) -> None:
-    sys.stdout.write(json.dumps(data, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+def _line(data: object) -> str:
+    return json.dumps(data, ensure_ascii=False) + "\n"

@@ -7,7 +7,6 @@ second one kills the worker first.
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from exocli.cli import prompt_input, pulling, render, signals
+from exocli.cli import prompt_input, pulling, render
 from exocli.cli.params import (
     Words,
     backend_option,
@@ -35,9 +34,6 @@ from exocli.errors import BadRequest, ExoError, UsageError, from_dict
 if TYPE_CHECKING:
     from exocli.runtime.session import Session
     from exocli.types import Event, Finished, Request, Sampling
-
-LAST_WORDS_S = 2.0
-"""After a signal: for how long a reader that takes nothing is waited for."""
 
 
 @click.command()
@@ -177,56 +173,17 @@ class _Plain:
 
 class _Run:
     def __init__(self, settings: Globals, session: Session, request: Request, writer: _Json | _Plain) -> None:
-        from exocli.cancel import CancelToken
-        from exocli.cli.output import Output
+        from exocli.cli.interrupting import Interruptible
 
         self._settings = settings
         self._session = session
         self._request = request
         self._writer = writer
-        self._output = Output()
-        self._main: Any = None
-        self._cancel = CancelToken()
-        self._signal: int | None = None
-        self._killing: set[Any] = set()
+        self._guard = Interruptible(session)
 
     async def main(self) -> int:
         """The exit code; ends the process itself if a signal asked for it."""
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        self._main = asyncio.current_task()
-        finished: Finished | None = None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._on_signal, number)
-        try:
-            finished = await self._answer()
-            if facts := render.fact_texts(self._session.facts):
-                self._settings.detail(", ".join(facts))
-        except asyncio.CancelledError:
-            if self._signal is None:
-                raise
-        finally:
-            self._cancel.cancel("ended")
-            await self._session.close()
-        if self._signal is not None:
-            signals.end_by(self._signal)
-        assert finished is not None
-        return self._conclude(finished)
-
-    def _on_signal(self, number: int) -> None:
-        import asyncio
-
-        self._signal = self._signal or number
-        if self._cancel.cancel("interrupted"):
-            asyncio.get_running_loop().call_later(LAST_WORDS_S, self._leave_a_stalled_reader)
-        else:
-            self._killing.add(asyncio.ensure_future(self._session.kill()))
-            self._leave_a_stalled_reader()
-
-    def _leave_a_stalled_reader(self) -> None:
-        if self._output.stalled:
-            self._main.cancel()
+        return self._conclude(await self._guard.run(self._answer()))
 
     async def _answer(self) -> Finished:
         from exocli.cli.progress import reply_progress
@@ -236,19 +193,21 @@ class _Run:
             async for event in self._events():
                 show(event)
                 if isinstance(event, Finished) and self._session.spec.place == "worker":
-                    event = _kept_nothing(
-                        event
-                    )  # nothing outlives the reply: the worker ends with the command
-                await self._output.write(self._writer.render(event))
+                    event = _kept_nothing(event)  # the worker ends with the command
+                await self._guard.output.write(self._writer.render(event))
                 if isinstance(event, Finished):
-                    return event
-        raise ExoError("The session ended without an answer.")
+                    break
+            else:
+                raise ExoError("The session ended without an answer.")
+        if facts := render.fact_texts(self._session.facts):
+            self._settings.detail(", ".join(facts))
+        return event
 
     async def _events(self) -> AsyncIterator[Event]:
         """The request's events; a base model, which has no chat template, completes the text instead."""
         from exocli.types import Finished, Started
 
-        async for event in self._session.stream(self._request, self._cancel):
+        async for event in self._session.stream(self._request, self._guard.cancel):
             if isinstance(event, Finished) and _wants_completion(event):
                 break
             yield event
@@ -257,7 +216,7 @@ class _Run:
         self._settings.note(f"{self._request.model} is a base model: it goes on with the text as it stands.")
         text = "\n\n".join(str(message.content) for message in self._request.messages)
         request = replace(self._request, task="complete", messages=(), prompt=text)
-        async for event in self._session.stream(request, self._cancel):
+        async for event in self._session.stream(request, self._guard.cancel):
             if not isinstance(event, Started):
                 yield event
 

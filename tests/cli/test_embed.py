@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import select
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,19 @@ def test_ctrl_c(spawn: Start, model: str, tmp_path: Path) -> None:
     code = process.wait()
     assert code == -signal.SIGINT and rows[-1]["reason"] == "cancelled"
     assert 0 < rows[-1]["cancel"]["processed"] < rows[-1]["cancel"]["total"]
+
+
+def test_a_reader_that_takes_nothing_does_not_hold_it_up(spawn: Start, model: str, tmp_path: Path) -> None:
+    (tmp_path / "many").write_text("\n".join(str(n) for n in range(40)))
+    reading, writing = os.pipe()
+    process = spawn("embed", "-m", model, "-f", str(tmp_path / "many"), stdin=DEVNULL, stdout=writing)
+    while select.select([], [writing], [], 0)[1]:  # until the pipe is full
+        assert process.poll() is None
+        select.select([], [], [], 0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == -signal.SIGTERM
+    os.close(reading)
+    os.close(writing)
 
 
 def test_refusals_are_one_sentence(exo: Callable[..., Result], model: str) -> None:
