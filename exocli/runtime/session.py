@@ -266,7 +266,7 @@ class Session:
 
         request = flight.request
         again = True
-        while True:
+        while not flight.cancel.cancelled:
             group = await unless_cancelled(self._ensure(on_loading), flight.cancel)
             if group is None:
                 return None
@@ -287,6 +287,7 @@ class Session:
             flight.total = ready[1].prompt_tokens
             flight.reserves = ready[1].prompt_tokens + ready[1].max_tokens
             return ready
+        return None
 
     async def _follow(self, flight: Flight, live: Live) -> Finished:
         flight.submitted = time.monotonic()

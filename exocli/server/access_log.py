@@ -57,7 +57,7 @@ class AccessLog:
             fields |= {"why": running.cancel.reason, "phase": finished.cancel.phase}
             fields |= {"processed": finished.cancel.processed, "latency_ms": finished.cancel.latency_ms}
         if finished.error is not None:
-            fields |= {"error": finished.error["code"], "message": finished.error["message"]}
+            fields |= {"error": finished.error.get("code"), "message": finished.error.get("message")}
         if self._prompts:
             request = running.request
             texts = to_json(request.inputs or request.messages)

@@ -247,7 +247,8 @@ async def count_tokens(http: HttpRequest) -> Response:
     state.refuse_while_leaving()
     body = parse(CountRequest, await read(http, state.settings.max_body))
     model, _ = state.hub.find_for(body.model, "chat")
-    request = Request(id=new_id(), model=model.name, **_shared(body))
+    with spool.all_or_none():
+        request = Request(id=new_id(), model=model.name, **_shared(body))
     user = f"count-{request.id}"
     model.entered(user)
     try:
@@ -255,6 +256,8 @@ async def count_tokens(http: HttpRequest) -> Response:
         prepared = await unless_gone(http, session.prepare(request))
         session.forget(request.id)
     except ContextOverflow as error:  # too long to answer, not to count
+        if "prompt_tokens" not in error.details:
+            raise
         return json_response({"input_tokens": error.details["prompt_tokens"]})
     finally:
         model.left(user)

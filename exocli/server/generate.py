@@ -40,7 +40,9 @@ async def generate(http: HttpRequest, api: Api) -> Response:
     """Raises whatever is to be answered as an error; ClientGone if nobody is left to answer."""
     state = state_of(http)
     state.refuse_while_leaving()
-    call = api.parse(await body.read(http, state.settings.max_body))
+    raw = await body.read(http, state.settings.max_body)
+    with spool.all_or_none():
+        call = api.parse(raw)
     if call.empty and api.without_prompt is not None:
         return await api.without_prompt(http, state, call)
     try:

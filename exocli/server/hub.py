@@ -23,6 +23,8 @@ Opener = Callable[[int | None], Session]
 
 LATEST = ":latest"
 TICK_S = 1.0
+FOR_GOOD_S = 1e9
+"""Whoever keeps a model for longer (some thirty years) keeps it for good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,7 @@ class Model:
         if seconds == 0:
             self.unload()
         else:
-            self.keep_s = max(0.0, seconds)
+            self.keep_s = seconds if 0 < seconds < FOR_GOOD_S else 0.0
             self.unload_when_idle = False
 
     def unload(self) -> bool:
@@ -168,8 +170,10 @@ class Model:
         return True
 
     async def _close(self, session: Session) -> None:
-        await session.close()
-        self._closing = None
+        try:
+            await session.close()
+        finally:
+            self._closing = None
 
     async def close(self) -> None:
         if self._closing is not None:

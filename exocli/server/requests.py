@@ -16,6 +16,7 @@ from typing import Any
 
 from exocli.cancel import CancelToken
 from exocli.errors import ExoError
+from exocli.runtime.flight import unless_cancelled
 from exocli.runtime.loop import describe_error
 from exocli.server import spool
 from exocli.server.hub import Model
@@ -193,7 +194,8 @@ class Registry:
         try:
             session = await running.model.session()
             if session.loaded:
-                running.total = (await session.prepare(running.request)).prompt_tokens
+                prepared = await unless_cancelled(session.prepare(running.request), running.cancel)
+                running.total = prepared.prompt_tokens if prepared is not None else 0
             running.checked.set()
             async for event in session.stream(running.request, running.cancel, running.owner):
                 if isinstance(event, Finished):
@@ -215,9 +217,9 @@ class Registry:
         running.model.left(running.id, finished)
         spool.discard(running.request)
         running.put(finished)
-        self._on_finished(running)
         if not self.running:
             self._empty.set()
+        self._on_finished(running)
 
     # ---------------------------------------------------------------------------------- cancels
 

@@ -87,9 +87,17 @@ async def _serve(app: Starlette, sockets: list[socket.socket], log: AccessLog) -
 
 async def _end(state: State, server: uvicorn.Server, signalled: asyncio.Event, log: AccessLog) -> None:
     await signalled.wait()
+    try:
+        await _drain(state, server, signalled, log)
+    finally:
+        server.should_exit = True
+
+
+async def _drain(state: State, server: uvicorn.Server, signalled: asyncio.Event, log: AccessLog) -> None:
+    """Until nothing runs any more, or nothing more can be done about it."""
     signalled.clear()
     state.leaving = True
-    for listener in server.servers:
+    for listener in server.servers if server.started else ():
         listener.close()
     log.line("stopping", running=len(state.requests.running), drain_timeout=state.settings.drain_timeout)
     await _first_of(state.requests.wait_empty(state.settings.drain_timeout), signalled.wait())
@@ -101,7 +109,6 @@ async def _end(state: State, server: uvicorn.Server, signalled: asyncio.Event, l
     if state.requests.running:
         await state.hub.kill()
         await state.requests.wait_empty(1.0)
-    server.should_exit = True
 
 
 async def _first_of(*works: object) -> None:
