@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from exocli.cli.params import (
     Count,
     Number,
+    Words,
     backend_option,
     complete_model,
     engine_options,
@@ -21,6 +24,30 @@ from exocli.cli.render import Globals, pass_globals
 from exocli.errors import UsageError
 
 DEFAULT_PORT = 52415
+
+
+class _Origin(Words):
+    """A web page's origin as a browser writes it (the WHATWG's URL standard), `null` and `*` included."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = super().convert(value, param, ctx).rstrip("/").lower()
+        found = re.fullmatch(r"([a-z][a-z0-9+.-]*)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d{1,5})?", text)
+        if found is None and text not in ("*", "null"):
+            self.fail(
+                f"{value!r} is no origin: give SCHEME://HOST[:PORT], as in https://app.example.", param, ctx
+            )
+        usual = {"http": ":80", "https": ":443"}
+        return text.removesuffix(usual.get(found[1], "")) if found is not None and found[3] else text
+
+
+class _HostName(Words):
+    """What a client may name this server by: a name or an address, with or without a port."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = super().convert(value, param, ctx)
+        if not re.fullmatch(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?|[0-9A-Fa-f:.]+", text):
+            self.fail(f"{value!r} is no name of a host: give it as in box.example.", param, ctx)
+        return text
 
 
 @click.command(help="Serve models over HTTP: the OpenAI, Anthropic and Ollama APIs.")
@@ -51,10 +78,20 @@ DEFAULT_PORT = 52415
 )
 @option("--insecure", is_flag=True, help="Allow other machines to use this server without a key.")
 @option(
-    "--allow-host", "allow_hosts", multiple=True, metavar="NAME", help="A further name this server goes by."
+    "--allow-host",
+    "allow_hosts",
+    type=_HostName(),
+    multiple=True,
+    metavar="NAME",
+    help="A further name this server goes by.",
 )
 @option(
-    "--cors-origin", "cors_origins", multiple=True, metavar="O", help="A further web origin that may use it."
+    "--cors-origin",
+    "cors_origins",
+    type=_Origin(),
+    multiple=True,
+    metavar="O",
+    help="A further web origin that may use it; * is any.",
 )
 @option(
     "--max-concurrency",

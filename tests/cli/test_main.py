@@ -95,6 +95,10 @@ def test_help_takes_less_than_150_ms(spawn):
         (["models", "pull"], "NAME"),
         (["models", "list", "--nonsense"], "exo models list --help"),
         (["completions", "csh"], "csh"),
+        (["serve", "--cors-origin", "app.example"], "SCHEME://HOST"),
+        (["serve", "--cors-origin", "https://app.example/page"], "SCHEME://HOST"),
+        (["serve", "--allow-host", "http://box.example"], "is no name of a host"),
+        (["serve", "--allow-host", ""], "is no name of a host"),
     ],
 )
 def test_a_usage_error_is_one_line_and_2(exo, args, word):

@@ -35,7 +35,7 @@ def server(home: Path) -> Iterator[Serving]:
         "--allow-host",
         "llm.example.com",
         "--cors-origin",
-        "https://app.example",
+        "https://App.example:443/",
     ]
     with Serving(home, *flags) as serving:
         yield serving
