@@ -39,9 +39,9 @@ from exo_mlx.sampling import Settings, logprob_entry, make_sampler
 from exo_mlx.speculative import SpeculativeGenerator, cut
 from exo_mlx.template import ChatTemplate
 
-SMALLEST_SHARE = 8
+SMALLEST_SHARE = 4
 """Tokens a step of one prompt when several share the chunk."""
-PREFILLS = 4
+PREFILLS = 8
 """Prompts that share a chunk; the others wait, so that a long queue does not slow the first ones."""
 
 
