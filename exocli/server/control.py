@@ -59,7 +59,8 @@ def _health(state: State, model: Model) -> dict[str, object]:
     if working:
         silent = time.monotonic() - max(one.heard for one in working)
         row["silent_s"] = round(silent, 1)
-        if silent > STALLED_AFTER_S:
+        steps = model.opened is not None and model.opened.spec.protocol == "step"
+        if steps and silent > STALLED_AFTER_S:  # a stream may be silent by right: a server's long prefill
             row["state"] = "stalled"
     return row
 

@@ -14,7 +14,7 @@ KEEPALIVE_S = 10.0
 BODY_TIMEOUT_S = 60.0
 """How long a client may take to send its request."""
 STALLED_AFTER_S = 60.0
-"""Seconds without a sign from an engine that has work, after which /health calls it stalled."""
+"""Seconds without a sign from a step engine that has work, after which /health calls it stalled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from exocli import Finished, Message, Request
+from exocli import Finished, Message, Request, Text
 from exocli.runtime.session import Session
 from exocli.server import listen, run, spool
 from exocli.server.access_log import AccessLog
 from exocli.server.app import build
 from exocli.server.hub import Model, Served
 from exocli.server.requests import Registry, Running
-from exocli.server.settings import Settings
+from exocli.server.settings import STALLED_AFTER_S, Settings
 from starlette.applications import Starlette
 
 from tests.support.engines import spec
@@ -138,3 +138,22 @@ def test_an_error_without_code_or_words_is_logged_too():
         client="here", method="POST", path="/", status=500, seconds=0.1, running=running
     )
     assert "outcome=error" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "opener", "status"), [("step", "open_counting", 503), ("stream", "open_echo", 200)]
+)
+async def test_a_long_silence_is_a_stall_of_an_engine_that_steps(protocol: str, opener: str, status: int):
+    session = Session(spec=spec(protocol, "inline", opener), model="count", path="count")
+    app = build(Settings(), [served(session)], AccessLog("text", False, lambda text: None))
+    (model,) = app.state.exo.hub.unique
+    await model.session()
+    running = Running(request=Request(prompt="a"), model=model, api="test", client="here")
+    running.put(Text(id=running.id, text="a"))
+    running.heard -= STALLED_AFTER_S + 1
+    app.state.exo.requests.running[running.id] = running
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        answer = await client.get("/health")
+    (row,) = answer.json()["models"]
+    assert answer.status_code == status and row["silent_s"] > STALLED_AFTER_S
+    assert (row["state"] == "stalled") is (status == 503)
