@@ -153,12 +153,10 @@ def _shared(body: CountRequest) -> dict[str, Any]:
     for index, turn in enumerate(body.messages):
         messages.extend(_turn(turn, f"messages.{index}"))
     tools = tuple(_tool(index, tool) for index, tool in enumerate(body.tools or ()))
-    choice = _choice(body.tool_choice) if tools else None
     given = (body.output_config.format if body.output_config else None) or body.output_format
     return {
         "messages": tuple(messages),
-        "tools": () if choice == "none" else tools,
-        "tool_choice": None if choice == "none" else choice,
+        **convert.offered(tools, _choice(body.tool_choice)),
         "reasoning": None if body.thinking is None else body.thinking.type != "disabled",
         "format": convert.format_of(given, "output_config.format"),
         "continue_last": convert.prefill(messages),
@@ -353,7 +351,6 @@ class MessagesReply(Reply):
 
     def whole(self, collected: Collected) -> dict[str, Any]:
         finished = collected.finished
-        assert finished is not None
         content: list[dict[str, Any]] = []
         if collected.reasoning:
             content.append({"type": "thinking", "thinking": "".join(collected.reasoning), "signature": ""})

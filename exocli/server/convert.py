@@ -96,6 +96,13 @@ def function_tools(tools: Iterable[Any] | None, field: str = "tools") -> tuple[d
     return tuple(found)
 
 
+def offered(tools: tuple[dict[str, Any], ...], choice: Any) -> dict[str, Any]:
+    """Request's fields. A choice is nothing without tools, and tools are nothing where none may be called."""
+    if not tools or choice == "none":
+        return {"tools": (), "tool_choice": None}
+    return {"tools": tools, "tool_choice": choice}
+
+
 def arguments_of(text: str) -> Any:
     """A call's arguments as an object, for APIs that carry them so; {} where a model wrote no JSON."""
     try:

@@ -24,7 +24,6 @@ async def embed(http: HttpRequest, api: Api) -> Response:
 def vectors_of(running: Running, collected: Collected) -> list[tuple[float, ...]]:
     """One for each text, in order. Raises what a cancelled request is answered with: half of the vectors
     are no answer."""
-    assert collected.finished is not None
     if collected.finished.reason == "cancelled":
         raise cancelled_error(collected.finished, running.cancel.reason)
     found = {event.index: event.vector for event in collected.events if isinstance(event, Embedding)}

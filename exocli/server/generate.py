@@ -103,7 +103,6 @@ def header_timeout(http: HttpRequest) -> float | None:
 def whole(collected: Collected, reply: Reply, headers: dict[str, str]) -> Response:
     """The answer to a call that does not stream. Raises what the request ended with."""
     finished = collected.finished
-    assert finished is not None
     if finished.error is not None:
         raise from_dict(finished.error)
     if finished.reason == "cancelled" and not collected.begun:

@@ -18,6 +18,7 @@ from exocli.errors import BadRequest, ExoError
 from exocli.server import convert, ollama_models
 from exocli.server.body import Body, Common, Int, Number, Seed, Stop, parse
 from exocli.server.generate import Api
+from exocli.server.openai_chat import logprob_content
 from exocli.server.problems import body_of
 from exocli.server.streaming import Call, Collected, Reply, line
 from exocli.types import (
@@ -231,7 +232,7 @@ class _OllamaReply(Reply):
             case Started():
                 return
             case Text(text=text, logprobs=logprobs):
-                top = {"logprobs": _logprobs(logprobs)} if logprobs else {}
+                top = {"logprobs": logprob_content(logprobs)} if logprobs else {}
                 yield self._line(self._said(text), **top)
             case Reasoning(text=text):
                 yield self._line(self._said("", thinking=text))
@@ -282,13 +283,12 @@ class _OllamaReply(Reply):
         }
 
     def whole(self, collected: Collected) -> dict[str, Any]:
-        assert collected.finished is not None
         more: dict[str, Any] = {}
         if collected.reasoning:
             more["thinking"] = "".join(collected.reasoning)
         if collected.calls:
             more["tool_calls"] = [_tool_call(call) for call in collected.calls]
-        top = {"logprobs": _logprobs(collected.logprobs)} if collected.logprobs else {}
+        top = {"logprobs": logprob_content(collected.logprobs)} if collected.logprobs else {}
         said = self._said("".join(collected.text), **more)
         return {**self._head(), **said, **top, **self._end(collected.finished)}
 
@@ -306,12 +306,6 @@ class GenerateReply(_OllamaReply):
 def _tool_call(call: ToolCall) -> dict[str, Any]:
     function = {"index": call.index, "name": call.name, "arguments": convert.arguments_of(call.arguments)}
     return {"id": call.call_id, "function": function}
-
-
-def _logprobs(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    from exocli.server.openai_chat import logprob_content
-
-    return logprob_content(entries)
 
 
 CHAT = Api("ollama.chat", parse_chat, ChatReply, ollama_models.load_or_unload)

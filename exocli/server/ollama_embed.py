@@ -75,7 +75,6 @@ class _EmbedReply(Reply):
     def whole(self, collected: Collected) -> dict[str, Any]:
         """Durations are in nanoseconds."""
         vectors = vectors_of(self.running, collected)
-        assert collected.finished is not None
         finished = collected.finished
         return {
             "model": self.model,

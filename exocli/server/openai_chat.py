@@ -14,25 +14,20 @@ from exocli.errors import BadRequest
 from exocli.server import convert
 from exocli.server.body import Body, Int, parse
 from exocli.server.generate import Api
-from exocli.server.openai_fields import OpenAIRequest
-from exocli.server.streaming import DONE, Call, Collected, Reply, sse
+from exocli.server.openai_fields import FINISH, OpenAIReply, OpenAIRequest
+from exocli.server.streaming import Call, Collected
 from exocli.types import (
     Event,
     Finished,
     Message,
     Part,
-    Progress,
     Reasoning,
     Request,
     Started,
     Text,
     ToolCall,
     ToolUse,
-    Usage,
 )
-
-FINISH = {"cancelled": "length"}
-"""Ours → theirs, where they differ."""
 
 
 class ImageUrl(Body):
@@ -101,15 +96,12 @@ def parse_chat(raw: bytes) -> Call:
         raise BadRequest("top_logprobs: it needs logprobs: true.", field="top_logprobs")
     if not body.messages:
         raise BadRequest("messages: give at least one message.", field="messages")
-    tools = convert.function_tools(body.tools)
-    choice = body.tool_choice if tools else None
     request = Request(
         messages=tuple(message(index, m) for index, m in enumerate(body.messages)),
         sampling=body.sampling(),
         max_tokens=body.max_completion_tokens or body.max_tokens,
         stop=convert.stops(body.stop),
-        tools=() if choice == "none" else tools,
-        tool_choice=None if choice == "none" else choice,
+        **convert.offered(convert.function_tools(body.tools), body.tool_choice),
         format=convert.format_of(body.response_format),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         reasoning=False if body.reasoning_effort == "none" else body.reasoning_effort,
@@ -160,16 +152,6 @@ def _part(part: ContentPart, where: str) -> Part:
 # ------------------------------------------------------------------------------------------- replies
 
 
-def usage(of: Usage) -> dict[str, Any]:
-    return {
-        "prompt_tokens": of.prompt_tokens,
-        "completion_tokens": of.completion_tokens,
-        "total_tokens": of.prompt_tokens + of.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": of.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": of.reasoning_tokens},
-    }
-
-
 def logprob_content(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Ours ({token, id, logprob, top}) → theirs."""
     return [
@@ -195,7 +177,11 @@ def tool_call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.call_id, "type": "function", "function": function}
 
 
-class ChatReply(Reply):
+class ChatReply(OpenAIReply):
+    prefix = "chatcmpl-"
+    chunk = "chat.completion.chunk"
+    object = "chat.completion"
+
     def on(self, event: Event) -> Iterator[bytes]:
         match event:
             case Started():
@@ -207,45 +193,23 @@ class ChatReply(Reply):
             case ToolCall():
                 yield self._chunk({"tool_calls": [{"index": event.index, **tool_call(event)}]})
             case Finished(reason=reason):
-                yield self._chunk({}, finish=FINISH.get(reason, reason), top=self.receipt(event))
-                if self.call.include_usage:
-                    yield sse(
-                        {**self._head("chat.completion.chunk"), "choices": [], "usage": usage(event.usage)}
-                    )
-                yield DONE
-
-    def progress(self, event: Progress) -> Iterator[bytes]:
-        data = {**self._head("chat.completion.chunk"), "choices": []}
-        yield sse({**data, "prompt_progress": self.prompt_progress(event)})
-
-    def failed(self, error: Any) -> Iterator[bytes]:
-        yield from super().failed(error)
-        yield DONE
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {
-            "id": f"chatcmpl-{self.running.id}",
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-        }
+                yield self._chunk({}, finish=FINISH.get(reason, reason), **self.receipt(event))
+                yield from self.end(event)
 
     def _chunk(
         self,
         delta: dict[str, Any],
         finish: str | None = None,
         logprobs: list[dict[str, Any]] | None = None,
-        top: dict[str, Any] | None = None,
+        **more: Any,
     ) -> bytes:
         choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": finish}
         if logprobs:
             choice["logprobs"] = _logprobs(logprobs)
-        unasked = {"usage": None} if self.call.include_usage else {}
-        return sse({**self._head("chat.completion.chunk"), "choices": [choice], **unasked, **(top or {})})
+        return self.piece(choice, **more)
 
     def whole(self, collected: Collected) -> dict[str, Any]:
         finished = collected.finished
-        assert finished is not None
         text = "".join(collected.text)
         said: dict[str, Any] = {
             "role": "assistant",
@@ -263,12 +227,7 @@ class ChatReply(Reply):
         }
         if collected.logprobs is not None:
             choice["logprobs"] = _logprobs(collected.logprobs)
-        return {
-            **self._head("chat.completion"),
-            "choices": [choice],
-            "usage": usage(finished.usage),
-            **self.receipt(finished),
-        }
+        return self.body(choice, finished)
 
 
 API = Api("openai.chat", parse_chat, ChatReply)

@@ -11,10 +11,9 @@ from exocli.errors import BadRequest
 from exocli.server import convert
 from exocli.server.body import Int, parse
 from exocli.server.generate import Api
-from exocli.server.openai_chat import FINISH, usage
-from exocli.server.openai_fields import OpenAIRequest
-from exocli.server.streaming import DONE, Call, Collected, Reply, sse
-from exocli.types import Event, Finished, Progress, Reasoning, Request, Text
+from exocli.server.openai_fields import FINISH, OpenAIReply, OpenAIRequest
+from exocli.server.streaming import Call, Collected
+from exocli.types import Event, Finished, Reasoning, Request, Text
 
 MOST_LOGPROBS = 5
 
@@ -54,7 +53,9 @@ def parse_completion(raw: bytes) -> Call:
     return body.call(request, echo=bool(body.echo))
 
 
-class CompletionReply(Reply):
+class CompletionReply(OpenAIReply):
+    prefix = "cmpl-"
+    chunk = object = "text_completion"
     _offset = 0
     """Where in the reply the next token begins, in characters."""
     _begun = False
@@ -68,37 +69,17 @@ class CompletionReply(Reply):
             case Reasoning(text=text):  # this API has no other place for it
                 yield self._chunk(self._echo() + text)
             case Finished(reason=reason):
-                yield self._chunk(self._echo(), finish=FINISH.get(reason, reason), top=self.receipt(event))
-                if self.call.include_usage:
-                    yield sse({**self._head(), "choices": [], "usage": usage(event.usage)})
-                yield DONE
-
-    def progress(self, event: Progress) -> Iterator[bytes]:
-        yield sse({**self._head(), "choices": [], "prompt_progress": self.prompt_progress(event)})
-
-    def failed(self, error: Any) -> Iterator[bytes]:
-        yield from super().failed(error)
-        yield DONE
+                yield self._chunk(self._echo(), finish=FINISH.get(reason, reason), **self.receipt(event))
+                yield from self.end(event)
 
     def _echo(self) -> str:
         """The prompt, before the first piece, if it was asked for."""
         first, self._begun = not self._begun, True
         return self.call.request.prompt or "" if first and self.call.echo else ""
 
-    def _head(self) -> dict[str, Any]:
-        return {
-            "id": f"cmpl-{self.running.id}",
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-        }
-
-    def _chunk(
-        self, text: str, finish: str | None = None, logprobs: Any = None, top: dict[str, Any] | None = None
-    ) -> bytes:
+    def _chunk(self, text: str, finish: str | None = None, logprobs: Any = None, **more: Any) -> bytes:
         choice = {"index": 0, "text": text, "finish_reason": finish, "logprobs": logprobs}
-        unasked = {"usage": None} if self.call.include_usage else {}
-        return sse({**self._head(), "choices": [choice], **unasked, **(top or {})})
+        return self.piece(choice, **more)
 
     def _logprobs(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
         offsets = []
@@ -114,7 +95,6 @@ class CompletionReply(Reply):
 
     def whole(self, collected: Collected) -> dict[str, Any]:
         finished = collected.finished
-        assert finished is not None
         said = [event.text for event in collected.events if isinstance(event, (Text, Reasoning))]
         text = self._echo() + "".join(said)
         logprobs = self._logprobs(collected.logprobs) if collected.logprobs is not None else None
@@ -124,7 +104,7 @@ class CompletionReply(Reply):
             "finish_reason": FINISH.get(finished.reason, finished.reason),
             "logprobs": logprobs,
         }
-        return {**self._head(), "choices": [choice], "usage": usage(finished.usage), **self.receipt(finished)}
+        return self.body(choice, finished)
 
 
 API = Api("openai.completions", parse_completion, CompletionReply)

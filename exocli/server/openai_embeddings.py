@@ -58,7 +58,6 @@ class EmbeddingsReply(Reply):
         yield from ()  # the API has no stream
 
     def whole(self, collected: Collected) -> dict[str, Any]:
-        assert collected.finished is not None
         count = collected.finished.usage.prompt_tokens
         rows = [
             {"object": "embedding", "index": index, "embedding": self._encoded(vector)}

@@ -1,15 +1,21 @@
-"""What OpenAI's two older APIs have in common: sampling, streaming, and the Call they make of it."""
+"""What OpenAI's two older APIs, Chat Completions and Completions, have in common: the fields of a request,
+and what stands around the choices of a reply."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 from pydantic import Field
 
+from exocli.errors import ExoError
 from exocli.server import convert
 from exocli.server.body import Body, Common, Int, Number, Seed, Stop
-from exocli.server.streaming import Call
-from exocli.types import Request, Sampling
+from exocli.server.streaming import DONE, Call, Reply, sse
+from exocli.types import Finished, Progress, Request, Sampling, Usage
+
+FINISH = {"cancelled": "length"}
+"""Ours → theirs, where they differ."""
 
 
 class StreamOptions(Body):
@@ -58,3 +64,59 @@ class OpenAIRequest(Common):
             timeout=self.timeout,
             **more,
         )
+
+
+# ------------------------------------------------------------------------------------------- replies
+
+
+def usage(of: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": of.prompt_tokens,
+        "completion_tokens": of.completion_tokens,
+        "total_tokens": of.prompt_tokens + of.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": of.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": of.reasoning_tokens},
+    }
+
+
+class OpenAIReply(Reply):
+    """`prefix` stands before the id; `chunk` and `object` say what a streamed piece and a whole reply are."""
+
+    prefix: ClassVar[str]
+    chunk: ClassVar[str]
+    object: ClassVar[str]
+
+    def progress(self, event: Progress) -> Iterator[bytes]:
+        yield sse({**self._head(self.chunk), "choices": [], "prompt_progress": self.prompt_progress(event)})
+
+    def failed(self, error: ExoError) -> Iterator[bytes]:
+        yield from super().failed(error)
+        yield DONE
+
+    def piece(self, choice: dict[str, Any], **more: Any) -> bytes:
+        """A chunk with this one choice."""
+        unasked = {"usage": None} if self.call.include_usage else {}
+        return sse({**self._head(self.chunk), "choices": [choice], **unasked, **more})
+
+    def end(self, finished: Finished) -> Iterator[bytes]:
+        """What follows the last choice."""
+        if self.call.include_usage:
+            yield sse({**self._head(self.chunk), "choices": [], "usage": usage(finished.usage)})
+        yield DONE
+
+    def body(self, choice: dict[str, Any], finished: Finished) -> dict[str, Any]:
+        """The whole reply with this one choice."""
+        return {
+            **self._head(self.object),
+            "choices": [choice],
+            "usage": usage(finished.usage),
+            **self.receipt(finished),
+        }
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": f"{self.prefix}{self.running.id}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+        }

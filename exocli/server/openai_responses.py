@@ -109,15 +109,13 @@ def parse_responses(raw: bytes) -> Call:
     if not body.input:
         raise BadRequest("input: give at least one item.", field="input")
     tools = convert.function_tools(map(_nested, body.tools or ()))
-    choice = _nested(body.tool_choice) if tools else None
     wants = "message.output_text.logprobs" in (body.include or ()) or body.top_logprobs
     effort = body.reasoning.effort if body.reasoning else None
     request = Request(
         messages=tuple(messages),
         sampling=Sampling(temperature=body.temperature, top_p=body.top_p),
         max_tokens=body.max_output_tokens,
-        tools=() if choice == "none" else tools,
-        tool_choice=None if choice == "none" else choice,
+        **convert.offered(tools, _nested(body.tool_choice)),
         format=convert.format_of(body.text.format if body.text else None, "text.format"),
         logprobs=(body.top_logprobs or 0) if wants else None,
         reasoning=False if effort == "none" else effort,

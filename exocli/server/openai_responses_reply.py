@@ -191,7 +191,6 @@ class ResponsesReply(Reply):
     def whole(self, collected: Collected) -> dict[str, Any]:
         """The stream's own object: what both forms say cannot differ."""
         finished = collected.finished
-        assert finished is not None
         for event in collected.events:
             for _ in self.on(event):
                 pass

@@ -21,7 +21,7 @@ from exocli.errors import ExoError, from_dict
 from exocli.server.body import ClientGone
 from exocli.server.problems import body_of, encode
 from exocli.server.requests import Running, receipt_of
-from exocli.types import Event, Finished, Progress, Reasoning, Request, Status, Text, ToolCall, Usage
+from exocli.types import Event, Finished, Progress, Reasoning, Request, Status, Text, ToolCall
 
 T = TypeVar("T")
 
@@ -55,8 +55,8 @@ class Collected:
     reasoning: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[dict[str, Any]] | None = None
-    finished: Finished | None = None
     events: list[Event] = field(default_factory=list)
+    _finished: Finished | None = None
 
     def add(self, event: Event) -> None:
         self.events.append(event)
@@ -70,7 +70,13 @@ class Collected:
             case ToolCall():
                 self.calls.append(event)
             case Finished():
-                self.finished = event
+                self._finished = event
+
+    @property
+    def finished(self) -> Finished:
+        """How it ended; only to be asked of one that did."""
+        assert self._finished is not None
+        return self._finished
 
     @property
     def begun(self) -> bool:
@@ -216,19 +222,3 @@ async def unless_gone(http: HttpRequest, work: Awaitable[T]) -> T:
         for one in (task, gone):
             one.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
-
-
-__all__ = [
-    "DONE",
-    "Call",
-    "Collected",
-    "Reply",
-    "Usage",
-    "collect",
-    "comment",
-    "frames",
-    "line",
-    "respond",
-    "sse",
-    "unless_gone",
-]
