@@ -6,9 +6,11 @@ Whatever happens further in, here the exchange is over, and whoever runs for it 
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -70,9 +72,8 @@ class Outermost:
 
     async def _answer(self, scope: Scope, error: Exception, send: Send) -> None:
         if isinstance(error, HTTPException):  # starlette's router
-            kind = WrongMethod if error.status_code == 405 else UnknownRoute
-            found: ExoError = kind(f"{scope['method']} {scope['path'][:200]} is not a route of this server.")
             more = dict(error.headers or {})
+            found: ExoError = _no_route(scope, error.status_code, more)
         elif isinstance(error, ExoError):
             found, more = error, {}
         else:
@@ -132,3 +133,14 @@ class Outermost:
             task = asyncio.get_running_loop().create_task(later(running))
             self._late.add(task)
             task.add_done_callback(self._late.discard)
+
+
+def _no_route(scope: Scope, status: int, headers: Mapping[str, str]) -> ExoError:
+    """What the router found wrong; a base URL with one /v1 too few or too many is told what would do."""
+    method, path = scope["method"], scope["path"]
+    if status == 405:
+        return WrongMethod(f"{path[:200]} takes {headers.get('Allow', 'other methods')}, not {method}.")
+    known = {getattr(route, "path", None) for route in scope["app"].routes}
+    tail = re.sub(r"^(/+(v1|api))+(?=/)", "", path)
+    hint = next((f": {root}{tail} is" for root in ("/v1", "/api") if f"{root}{tail}" in known), "")
+    return UnknownRoute(f"{method} {path[:200]} is not a route of this server{hint}.")

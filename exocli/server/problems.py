@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from exocli.errors import BadRequest, ExoError, Unavailable
+from exocli.errors import BadRequest, ContextOverflow, ExoError, Unavailable
 from exocli.types import Finished
 
 HIDDEN = frozenset({"trace", "stderr"})
@@ -128,15 +128,26 @@ def details_of(error: ExoError) -> dict[str, Any]:
     return {key: value for key, value in error.details.items() if key not in HIDDEN}
 
 
+TOO_LONG = "prompt is too long"
+"""By this clients (litellm, LangChain, Anthropic's own) know that they must shorten the conversation."""
+
+
+def message_of(error: ExoError) -> str:
+    """What the client reads."""
+    if not isinstance(error, ContextOverflow) or "field" in error.details or TOO_LONG in error.message:
+        return error.message
+    return f"The {TOO_LONG}. {error.message}"
+
+
 _OPENAI_NAMES = {"format": "response_format"}
 """Fields of our Request → what OpenAI's clients call them, where they differ."""
 
 
 def body_of(error: ExoError, api: str, request_id: str | None = None) -> dict[str, Any]:
     """The JSON body of an error, as `api`'s clients expect it."""
-    status, details = status_of(error), details_of(error)
+    status, details, message = status_of(error), details_of(error), message_of(error)
     if api == "ollama":
-        body: dict[str, Any] = {"error": error.message}
+        body: dict[str, Any] = {"error": message}
         if details:
             body["exo"] = {"code": error.code, **details}
         return body
@@ -144,14 +155,14 @@ def body_of(error: ExoError, api: str, request_id: str | None = None) -> dict[st
         kind = _TYPES[api].get(status, "invalid_request_error" if status < 500 else "api_error")
         inner: dict[str, Any] = {
             "type": kind,
-            "message": error.message,
+            "message": message,
             "code": error.code,
             **_extra(details),
         }
         return {"type": "error", "error": inner, "request_id": request_id}
     kind = _TYPES[api].get(status, "invalid_request_error" if status < 500 else "server_error")
     param = _OPENAI_NAMES.get(str(details.get("field")), details.get("field"))
-    inner = {"message": error.message, "type": kind, "param": param, "code": error.code}
+    inner = {"message": message, "type": kind, "param": param, "code": error.code}
     return {"error": {**inner, **_extra(details)}}
 
 

@@ -72,6 +72,7 @@ def test_anthropic(python: Path, server: Serving, tmp_path: Path):
     assert stopped(found["left"])
     assert found["errors"]["missing"] == ["NotFoundError", 404]
     assert found["errors"]["bad"] == ["BadRequestError", 400]
+    assert found["errors"]["no model"] == "not_found_error"
     assert "the word was raise" in found["errors"]["mid-stream"][1]
 
 
@@ -95,6 +96,7 @@ def test_litellm(python: Path, server: Serving, embedder: Serving, tmp_path: Pat
         assert found[way]["chat"] == found[way]["stream"] == "so it is", way
     assert stopped(found["openai"]["left"])
     assert found["missing"] == "NotFoundError"
+    assert found["too long"] == "ContextWindowExceededError"
     assert found["embeddings"] == [384, 384]
 
 
@@ -104,6 +106,7 @@ def test_langchain(python: Path, server: Serving, embedder: Serving, tmp_path: P
     assert found["tokens"] == len(SCRIPT.split()) + 3
     assert stopped(found["left"])
     assert found["missing"] == "model_not_found"
+    assert found["too_long"] == "context_length_exceeded"
     assert (found["documents"], found["query"]) == ([384, 384], 384)
 
 

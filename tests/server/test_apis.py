@@ -371,6 +371,22 @@ def test_models_in_both_clients_shapes(server: Serving):
     assert unknown[1].headers["request-id"] == unknown[1].json()["request_id"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "words"),
+    [
+        ("POST", "/chat/completions", "/v1/chat/completions is."),
+        ("POST", "/v1/v1/messages", "/v1/messages is."),
+        ("GET", "/v1/api/tags", "/api/tags is."),
+        ("GET", "/v1", "GET /v1 is not a route of this server."),
+        ("GET", "/v1/chat/completions", "/v1/chat/completions takes POST, not GET."),
+    ],
+)
+def test_a_wrong_base_url_is_told_the_right_path(server: Serving, method: str, path: str, words: str):
+    with server.client() as client:
+        answer = client.request(method, path).json()
+    assert words in (answer["error"]["message"] if "error" in answer else answer)
+
+
 def test_the_page_answers_head_as_ollamas_client_asks(server: Serving):
     with server.client() as client:
         assert client.head("/").status_code == 200

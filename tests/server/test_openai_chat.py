@@ -215,6 +215,7 @@ def test_over_the_context_is_a_400_with_both_counts_before_the_first_byte(server
         error = answer.json()["error"]
         assert error["code"] == "context_length_exceeded"
         assert error["details"] == {"prompt_tokens": 5001, "context": 5000}
+        assert "prompt is too long. The prompt has 5001 tokens" in error["message"]
 
 
 def test_progress_is_a_comment_or_on_request_a_chunk(server: Serving):

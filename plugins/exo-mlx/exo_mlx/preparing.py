@@ -23,8 +23,6 @@ MAX_STOPS = 256
 """Every token's text is compared with each of them, while the batch waits."""
 SURE_TO_COUNT = 1 << 20
 """Characters whose tokens are counted to the last one: a second's work."""
-TOO_LONG = "The prompt is too long"
-"""Words that clients look for, to shorten the conversation: Anthropic's own, litellm, LangChain."""
 A_TOKEN = 8
 """Characters. A text with more for every token of the context, whose beginning is too long already, is not
 read to its end: megabytes would keep every other request waiting."""
@@ -100,15 +98,15 @@ class Preparer:
     def _check_room(self, count: int, words: str) -> None:
         if self._context is not None and count >= self._context:
             raise ContextOverflow(
-                f"{TOO_LONG}: {words} tokens; {self._name} takes {self._context} with the reply. "
+                f"The prompt is too long: {words} tokens; {self._name} takes {self._context} with the reply. "
                 "Shorten it or choose a model with a longer context.",
                 prompt_tokens=count,
                 context=self._context,
             )
         if self._kv_tokens is not None and count >= self._kv_tokens:
             raise ContextOverflow(
-                f"{TOO_LONG}: {words} tokens; memory here holds {self._kv_tokens} of {self._name}, the "
-                "reply's included. Shorten it, free memory and load the model again, or use kv_bits=8.",
+                f"The prompt is too long: {words} tokens; memory here holds {self._kv_tokens} of "
+                f"{self._name}, the reply's included. Shorten it, free memory and load the model again, or use kv_bits=8.",
                 prompt_tokens=count,
                 context=self._kv_tokens,
             )

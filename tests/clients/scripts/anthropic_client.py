@@ -23,6 +23,11 @@ for name, wrong in (("missing", {"model": "claude"}), ("bad", {"messages": []}))
         client.messages.create(**{**ask, **wrong})
     except anthropic.APIStatusError as error:
         errors[name] = [type(error).__name__, error.status_code]
+        assert error.request_id == error.body["request_id"]
+try:
+    client.models.retrieve("claude")
+except anthropic.NotFoundError as error:
+    errors["no model"] = error.type
 try:
     broken = [{"role": "user", "content": '[["text", "half "], ["raise"]]'}]
     with client.messages.stream(model="scripted", max_tokens=50, messages=broken) as stream:

@@ -2,6 +2,7 @@ import asyncio
 import sys
 
 import openai
+from langchain_core.exceptions import ContextOverflowError
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from watching import SCRIPT, URL, idle_within, report
 
@@ -24,6 +25,10 @@ try:
     ChatOpenAI(model="gpt-x", **options).invoke("hi")
 except openai.NotFoundError as error:
     missing = error.code
+try:
+    model.invoke("w " * 6000)
+except ContextOverflowError as error:
+    too_long = error.code
 # By default it sends the ids of OpenAI's own tokenizer.
 vectors = OpenAIEmbeddings(
     model="minilm", check_embedding_ctx_length=False, **{**options, "base_url": f"{sys.argv[2]}/v1"}
@@ -36,4 +41,5 @@ report(
     stream="".join(pieces),
     left=left,
     missing=missing,
+    too_long=too_long,
 )

@@ -39,6 +39,10 @@ try:
     litellm.completion(**{**WAYS["openai"], "model": "openai/gpt-x"}, **ask)
 except litellm.exceptions.NotFoundError as error:
     found["missing"] = type(error).__name__
+try:
+    litellm.completion(**WAYS["openai"], messages=[{"role": "user", "content": "w " * 6000}], max_retries=0)
+except litellm.exceptions.ContextWindowExceededError as error:
+    found["too long"] = type(error).__name__
 embedder = {"api_base": f"{sys.argv[2]}/v1", "api_key": "none"}
 rows = litellm.embedding(model="openai/minilm", input=["a", "b"], **embedder).data
 found["embeddings"] = [len(row["embedding"]) for row in rows]
