@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from exocli import BadRequest, Message, Part, Request, ToolUse
+from exocli import BadRequest, Message, ModelBroken, Part, Request, ToolUse
 
+from exo_mlx import template
 from exo_mlx.template import ChatTemplate, Rendered
 from tests.exo_mlx.saying import WEATHER
 
@@ -32,6 +33,19 @@ def with_template(tokenizer: Any, template: str | None) -> Any:
 
 def render(tokenizer: Any, *messages: Message, **fields: Any) -> Rendered:
     return ChatTemplate(tokenizer, "model").render(Request(messages=messages, **fields))
+
+
+# ------------------------------------------------------------------------------------------- no end
+
+
+def test_a_template_that_comes_to_no_end(qwen3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template, "LIMIT_S", 0.1)
+    loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    with pytest.raises(BadRequest, match=r"of model refuses these messages: it was not done after 0.1 s"):
+        render(with_template(qwen3, loops), HI)
+    with pytest.raises(ModelBroken, match=r"comes to no end .* -o chat_template=FILE"):
+        ChatTemplate(with_template(qwen3, loops), "model").takes_tools()
+    assert render(with_template(qwen3, "fine"), HI).text == "fine"
 
 
 # ------------------------------------------------------------------------------------------- thinking

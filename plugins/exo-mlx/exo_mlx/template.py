@@ -10,11 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from exocli import BadRequest, Message, Request
+from exocli import BadRequest, Message, ModelBroken, Request
 
 from exo_mlx import tools
+from exo_mlx.deadline import TookTooLong, at_most
 
 _PROBE = "exo_probe_tool"
+LIMIT_S = 10.0
+"""How long a template may take; the longest conversation takes a real one a fraction of a second."""
+
+
+class Endless(Exception):
+    """A template that comes to no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +40,17 @@ class ChatTemplate:
         self._name = name
 
     def takes_tools(self) -> bool:
-        """Does a tool that is offered reach the prompt? Asked of the template itself: it is a program."""
+        """Does a tool that is offered reach the prompt? Asked of the template itself: it is a program. Raises
+        ModelBroken if it comes to no end."""
         if not self._tokenizer.has_chat_template:
             return False
         function = {"name": _PROBE, "description": "", "parameters": {"type": "object", "properties": {}}}
         kwargs = {"tools": [{"type": "function", "function": function}]}
         try:
             return _PROBE in self._apply([{"role": "user", "content": "?"}], kwargs, opening=True)
+        except Endless as error:
+            text = f"The chat template of {self._name} comes to no end ({error}): give another"
+            raise ModelBroken(f"{text} with -o chat_template=FILE.") from None
         except Exception:  # it may raise anything, and then it does not take them
             return False
 
@@ -112,13 +123,17 @@ class ChatTemplate:
         opening: bool,
         continuing: bool = False,
     ) -> str:
-        text: str = self._tokenizer.apply_chat_template(
-            messages,
-            tokenize=False,
-            add_generation_prompt=opening,
-            continue_final_message=continuing,
-            **kwargs,
-        )
+        try:
+            with at_most(LIMIT_S):
+                text: str = self._tokenizer.apply_chat_template(
+                    messages,
+                    tokenize=False,
+                    add_generation_prompt=opening,
+                    continue_final_message=continuing,
+                    **kwargs,
+                )
+        except TookTooLong:
+            raise Endless(f"it was not done after {LIMIT_S:g} s") from None
         return text
 
 
