@@ -106,7 +106,8 @@ class Preparer:
         if self._kv_tokens is not None and count >= self._kv_tokens:
             raise ContextOverflow(
                 f"The prompt is too long: {words} tokens; memory here holds {self._kv_tokens} of "
-                f"{self._name}, the reply's included. Shorten it, free memory and load the model again, or use kv_bits=8.",
+                f"{self._name}, the reply's included. Shorten it, free memory and load the model again, or "
+                "use kv_bits=8.",
                 prompt_tokens=count,
                 context=self._kv_tokens,
             )
