@@ -45,7 +45,10 @@ def list_(as_json: bool) -> None:
     if as_json:
         render.print_json(rows)
         return
-    table = [[r["name"], _where(r), _for(r["tasks"]), r["backend"], r["source"]] for r in rows]
+    backends: dict[tuple[str, ...], list[str]] = {}  # one line a model, whoever opens it
+    for r in rows:
+        backends.setdefault((r["name"], _where(r), _for(r["tasks"]), r["source"]), []).append(r["backend"])
+    table = [[name, size, use, ", ".join(who), source] for (name, size, use, source), who in backends.items()]
     render.print_table(["NAME", "SIZE", "FOR", "BACKEND", "FROM"], table)
 
 
@@ -83,20 +86,19 @@ def _rows() -> list[dict[str, Any]]:
         for info in catalog.models():
             rows[backend, info.name] = {**_plain(info), "path": None, "backend": backend, "here": False}
     for name, entry in context.model_table().items():
-        if isinstance(entry, dict):
-            target, backend = str(entry.get("model", name)), str(entry.get("backend", ""))
-            alias: dict[str, Any] = {
-                "name": name,
-                "path": None,
-                "size": 0,
-                "source": f"alias of {target}",
-                "backend": backend,
-                "tasks": [],
-            }
-            twin = next((row for (_, other), row in rows.items() if other == target), None)
-            same = ("path", "size", "here", "backend", "tasks")
-            seen = {key: twin[key] for key in same} if twin else {"here": False}
-            rows["", name] = {**alias, **seen, **({"backend": backend} if backend else {})}
+        target, backend = str(entry.get("model", name)), str(entry.get("backend", ""))
+        alias: dict[str, Any] = {
+            "name": name,
+            "path": None,
+            "size": 0,
+            "source": f"alias of {target}",
+            "backend": backend,
+            "tasks": [],
+        }
+        twin = next((row for (_, other), row in rows.items() if other == target), None)
+        same = ("path", "size", "here", "backend", "tasks")
+        seen = {key: twin[key] for key in same} if twin else {"here": False}
+        rows["", name] = {**alias, **seen, **({"backend": backend} if backend else {})}
     return [rows[key] for key in sorted(rows, key=lambda key: (key[1], key[0]))]
 
 

@@ -30,6 +30,13 @@ def test_listing_pulling_showing_and_removing(exo, shelf, home):
     assert exo("models", "show", "tiny").code == 3
 
 
+def test_a_model_of_several_backends_is_one_line(exo):
+    rows = [row for row in json.loads(exo("models", "list", "--json").out) if row["name"] == "smollm2"]
+    assert [row["backend"] for row in rows] == ["mlx", "ring"]
+    (line,) = [line for line in exo("models", "list").out.splitlines() if line.startswith("smollm2")]
+    assert " mlx, ring " in line
+
+
 def test_progress_is_plain_lines_without_a_terminal(exo, shelf):
     result = exo("models", "pull", "tiny")
     assert result.code == 0 and result.out == ""

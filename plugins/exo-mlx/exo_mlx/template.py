@@ -107,6 +107,9 @@ class ChatTemplate:
         plain = [_plain(i, message) for i, message in enumerate(messages)]
         try:
             return self._apply(plain, kwargs, opening, continuing)
+        except Endless as error:
+            text = f"The chat template of {self._name} comes to no end with these messages ({error})."
+            raise BadRequest(text) from None
         except Exception as error:  # a template is the model's own program and may raise anything
             if any(message.tool_calls for message in messages):
                 try:  # most want a call's arguments as an object, a few put the JSON text together
