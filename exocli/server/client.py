@@ -56,6 +56,9 @@ class Server:
             raise Unavailable(f"The server at {self.url} broke off: {error}.") from None
         except ValueError:
             raise ExoError(f"{self.url} does not answer like exo serve; is it another program?") from None
+        if answer.status_code == 401:
+            wrong = "does not take the key in EXO_API_KEY" if key else "asks for a key"
+            raise ExoError(f"{self.url} {wrong}: set EXO_API_KEY to one of the server's.", status=401)
         if answer.status_code >= 400:
             raise ExoError(
                 _message(body) or f"{self.url} answers {answer.status_code}.", status=answer.status_code

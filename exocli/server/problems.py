@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from exocli.errors import BadRequest, ContextOverflow, ExoError, Unavailable
+from exocli.errors import BadRequest, ContextOverflow, ExoError, ModelBroken, Unavailable
 from exocli.types import Finished
 
 HIDDEN = frozenset({"trace", "stderr"})
@@ -110,12 +110,14 @@ def status_of(error: ExoError) -> int:
 
 
 def headers_of(error: ExoError) -> dict[str, str]:
-    """Retry-After where waiting helps; `x-should-retry: false` where the request itself is at fault."""
+    """Retry-After where waiting helps; `x-should-retry: false` where the request itself or the model's
+    files are at fault."""
     status = status_of(error)
     headers: dict[str, str] = {}
-    if status in (429, 503):
+    lasting = isinstance(error, BadRequest) or error.code == ModelBroken.code
+    if status in (429, 503) and not lasting:
         headers["Retry-After"] = str(max(1, round(error.details.get("retry_after", 1))))
-    elif isinstance(error, BadRequest) or status in (401, 403, 404, 405, 413, 415, 499, 501, 504):
+    elif lasting or status in (401, 403, 404, 405, 413, 415, 499, 501, 504):
         headers["x-should-retry"] = "false"
     if status in (408, 413, 415):
         headers["Connection"] = "close"  # whatever is still on its way is not read

@@ -8,7 +8,9 @@ import re
 from typing import Any
 
 import pytest
+from exocli.errors import BadRequest, ModelBroken, WorkerDied, from_dict
 from exocli.server.openai_responses import parse_responses
+from exocli.server.problems import headers_of
 
 from tests.server import apis
 from tests.server.apis import ALL, ANTHROPIC, OLLAMA_CHAT, OLLAMA_GENERATE, RESPONSES, SSE, Api
@@ -385,6 +387,14 @@ def test_a_wrong_base_url_is_told_the_right_path(server: Serving, method: str, p
     with server.client() as client:
         answer = client.request(method, path).json()
     assert words in (answer["error"]["message"] if "error" in answer else answer)
+
+
+def test_clients_try_again_only_where_waiting_helps():
+    died, broken = WorkerDied("It died."), ModelBroken("Its files are cut off.")
+    for error in (died, from_dict(died.to_dict())):
+        assert headers_of(error) == {"Retry-After": "1"}
+    for error in (broken, from_dict(broken.to_dict()), BadRequest("No.")):
+        assert headers_of(error) == {"x-should-retry": "false"}
 
 
 def test_the_page_answers_head_as_ollamas_client_asks(server: Serving):

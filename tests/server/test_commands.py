@@ -114,7 +114,8 @@ def test_mistakes_are_one_line(server: Serving, exo: Exo):
     assert 'No request "nobody"' in unknown.stderr
     denied = exo("ps", url=server.url, key="")
     assert denied.returncode == 1
-    assert "API key" in denied.stderr
+    assert "asks for a key: set EXO_API_KEY" in denied.stderr
+    assert "does not take the key in EXO_API_KEY" in exo("ps", url=server.url, key="another-key").stderr
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
