@@ -164,7 +164,8 @@ _BY_CODE: dict[str, type[ExoError]] = _subclasses(ExoError)
 def from_dict(data: dict[str, Any]) -> ExoError:
     """The inverse of `ExoError.to_dict`; unknown codes become RemoteFailure."""
     code, message = str(data.get("code", "failed")), str(data.get("message", "failed"))
-    details = data.get("details") or {}
+    given = data.get("details")
+    details = given if isinstance(given, dict) else {}  # an engine of someone else's may give anything
     known = _BY_CODE.get(code)
     if known is None:
         return RemoteFailure(code, message, **details)

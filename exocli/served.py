@@ -11,9 +11,10 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TextIO
 
 from exocli import config
 
@@ -40,25 +41,35 @@ def advertised(url: str, models: Sequence[str]) -> Iterator[None]:
     """
     path = _path()
     address = Address(url=_reachable(url), pid=os.getpid(), models=tuple(models), started=time.time())
-    part = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.unlink(missing_ok=True)
-        file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8")
-    except OSError:
+    file = _locked(path, address)
+    if file is None:
         yield
         return
     with file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # before it has its name: who sees it sees it locked
-        json.dump(asdict(address), file)
-        file.flush()
-        part.replace(path)
         try:
             yield
         finally:
             with suppress(OSError):
                 if path.stat().st_ino == os.fstat(file.fileno()).st_ino:  # else another one took over
                     path.unlink()
+
+
+def _locked(path: Path, address: Address) -> TextIO | None:
+    """The file in its place, locked as long as it is open; None where that cannot be."""
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    with suppress(OSError), ExitStack() as failed:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
+        file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8")
+        failed.callback(part.unlink, missing_ok=True)
+        failed.enter_context(file)
+        fcntl.flock(file, fcntl.LOCK_EX)  # before it has its name: who sees it sees it locked
+        json.dump(asdict(address), file)
+        file.flush()
+        part.replace(path)
+        failed.pop_all()
+        return file
+    return None
 
 
 def find() -> Address | None:

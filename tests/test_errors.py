@@ -31,6 +31,11 @@ def test_every_error_survives_the_wire(cls: type[ExoError]) -> None:
     assert (there.code, there.exit_code, there.http_status) == (cls.code, cls.exit_code, cls.http_status)
 
 
+@pytest.mark.parametrize("details", [None, [], "words", 3])
+def test_details_of_another_shape_are_none(details: object) -> None:
+    assert from_dict({"code": "failed", "message": "No.", "details": details}).details == {}
+
+
 def test_codes_name_one_class_each() -> None:
     codes = [cls.code for cls in ALL if cls is not RemoteFailure]
     assert len(set(codes)) == len(codes)

@@ -45,6 +45,13 @@ def test_the_last_one_is_told_of_and_the_first_takes_nothing_away():
     assert served.find() is None
 
 
+def test_a_place_that_cannot_be_taken_stops_no_server(home: Path):
+    file(home).mkdir(parents=True)
+    with served.advertised("http://127.0.0.1:7", []):
+        assert served.find() is None
+    assert list(file(home).parent.iterdir()) == [file(home)]
+
+
 @pytest.mark.parametrize(
     ("url", "reached"),
     [("http://0.0.0.0:7", "http://127.0.0.1:7"), ("http://[::]:7", "http://[::1]:7")],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -83,7 +84,8 @@ class RankGroup:
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opened.add_done_callback(lambda f: f.cancelled() or f.exception())  # always looked at
         self._on_loading: OnLoading = lambda rank, done, total: None
-        self._prepares: dict[str, asyncio.Future[Prepared]] = {}
+        self._prepares: dict[int, asyncio.Future[Prepared]] = {}
+        self._tickets = itertools.count(1)
         self._number = 0
         self._pace = Pace(target_s, self.size)
         self._verdict = Verdict(backend, self._name, lambda rank: self.ranks[rank].tail())
@@ -153,9 +155,11 @@ class RankGroup:
         self._raise_if_ended()
         future: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
         self._watchdog.begin()
-        self._prepares[request.id] = future
+        # Not by the request's id: that may come again while rank 0 is still at one that nobody waits for.
+        ticket = next(self._tickets)
+        self._prepares[ticket] = future
         self._busy.set()
-        self.ranks[0].send({"do": "prepare", "request": to_json(request)})
+        self.ranks[0].send({"do": "prepare", "ticket": ticket, "request": to_json(request)})
         try:
             async with asyncio.timeout(PREPARE_LIMIT):
                 return await future
@@ -163,7 +167,7 @@ class RankGroup:
             text = f"{self._name(0)} of {self.backend} has not read the request within {PREPARE_LIMIT:g} s."
             raise EngineFailed(text) from error
         finally:
-            self._prepares.pop(request.id, None)
+            del self._prepares[ticket]
             self._rest()
 
     def submit(self, prepared: Prepared, cancel: CancelToken) -> Live:
@@ -184,7 +188,7 @@ class RankGroup:
         return live
 
     def _send_cancel(self, live: Live) -> None:
-        if live.id in self.live and live.cancel_sent is None and self.error is None:
+        if self.live.get(live.id) is live and live.cancel_sent is None and self.error is None:
             live.cancel_sent = time.monotonic()
             self._append(do="cancel", id=live.id)
 
@@ -231,7 +235,7 @@ class RankGroup:
                 self._complain(rank, from_dict(line["error"]))
 
     def _on_prepared(self, line: dict[str, Any]) -> None:
-        future = self._prepares.get(line["id"])
+        future = self._prepares.get(line["ticket"])
         if future is None or future.done():
             return
         if "error" in line:

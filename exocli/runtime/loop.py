@@ -106,7 +106,7 @@ class StepLoop:
         if line["do"] == "prepare":
             with self._wake:
                 self._preparing += 1
-            self._requests.put(line["request"])
+            self._requests.put(line)
             return
         with self._wake:
             if line["do"] == "credit":
@@ -127,15 +127,15 @@ class StepLoop:
             _tell(token)
 
     def _prepare_all(self) -> None:
-        while (data := self._requests.get()) is not None:
-            one = threading.Thread(target=self._prepare, args=(data,), name="exo-prepare-one", daemon=True)
+        while (line := self._requests.get()) is not None:
+            one = threading.Thread(target=self._prepare, args=(line,), name="exo-prepare-one", daemon=True)
             one.start()
             one.join(PREPARE_ALONE)
 
-    def _prepare(self, data: dict[str, Any]) -> None:
-        answer: dict[str, Any] = {"t": "prepared", "id": data["id"]}
+    def _prepare(self, line: dict[str, Any]) -> None:
+        answer: dict[str, Any] = {"t": "prepared", "ticket": line["ticket"]}
         try:
-            prepared = self._engine.prepare(request_from_json(data))
+            prepared = self._engine.prepare(request_from_json(line["request"]))
             if not isinstance(prepared, Prepared):
                 raise EngineFailed(f"prepare() gave a {type(prepared).__name__}, not a Prepared.")
             self._emit({**answer, "prepared": to_json(prepared)})
@@ -255,7 +255,7 @@ class StreamLoop:
         while (line := await self._lines.get())["do"] != "close":
             match line["do"]:
                 case "prepare":
-                    self._keep(asyncio.create_task(self._count(line["request"])))
+                    self._keep(asyncio.create_task(self._count(line["request"], line["ticket"])))
                 case "submit":
                     request = request_from_json(line["prepared"]["settings"]["request"])
                     self._keep(asyncio.create_task(self._serve(request, self._tokens[request.id])))
@@ -271,8 +271,8 @@ class StreamLoop:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _count(self, data: dict[str, Any]) -> None:
-        answer: dict[str, Any] = {"t": "prepared", "id": data["id"]}
+    async def _count(self, data: dict[str, Any], ticket: int) -> None:
+        answer: dict[str, Any] = {"t": "prepared", "ticket": ticket}
         try:
             request = request_from_json(data)
             count = await self._engine.count_tokens(request)

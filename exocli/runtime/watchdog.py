@@ -31,7 +31,7 @@ class Watchdog:
         *,
         name: Callable[[int], str],
         usual: Callable[[], float],
-        prepares: Mapping[str, object] = MappingProxyType({}),
+        prepares: Mapping[int, object] = MappingProxyType({}),
         stall_timeout: float | None = None,
     ) -> None:
         self._backend = backend

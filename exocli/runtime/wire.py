@@ -1,19 +1,20 @@
 """The lines between a parent and its workers: JSON, one object a line, over pipes (or ssh's pipes).
 
 Parent → worker
-    first            {"wire": 1, "open": {...}}                      what OpenContext needs, env, rank, size
+    first            {"wire": 2, "open": {...}}                      what OpenContext needs, env, rank, size
     the log          {"n": 1, "do": "submit", "prepared": {...}}     numbered from 1, the same for every rank
                      {"n": 2, "do": "cancel", "id": "…"}
                      {"n": 3, "do": "tune", "chunk": 64}
                      {"n": 4, "do": "apply", "command": {...}}       what an engine asked for
                      {"n": 5, "do": "close"}
-    beside the log   {"do": "prepare", "request": {...}}   {"do": "credit", "step": 7}
+    beside the log   {"do": "prepare", "ticket": 1, "request": {...}}
+                     {"do": "credit", "step": 7}
 Worker → parent
-    {"t": "hello", "wire": 1, "pid": 1}                              first, before anything heavy
+    {"t": "hello", "wire": 2, "pid": 1}                              first, before anything heavy
     {"t": "loading", "done": 1, "total": 30}
     {"t": "ready", "capabilities": {...}, "describe": {...}, "warm_up_s": 0.2, "max_lead": null}
     {"t": "failed", "error": {...}}                                  could not open; the worker ends
-    {"t": "prepared", "id": "…", "prepared": {...} | "error": {...}}
+    {"t": "prepared", "ticket": 1, "prepared": {...} | "error": {...}}
     {"t": "step", "n": 7, "s": 0.18, "info": {...}, "events": [...], "left": ["…"]}
     {"t": "ask", "command": {...}}
     {"t": "beat", "step": 7}                                         every BEAT seconds while there is work
@@ -26,7 +27,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-VERSION = 1
+VERSION = 2
 BEAT = 0.5
 """Seconds between heartbeats while there is work."""
 LINE_LIMIT = 1 << 30

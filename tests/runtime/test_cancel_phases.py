@@ -125,6 +125,32 @@ async def test_a_prepare_that_hangs_fails_in_time_and_holds_nobody_up(
     assert end(await hanging).reason == "cancelled"
 
 
+async def test_an_id_that_is_used_again_has_a_prepare_of_its_own(make: Make) -> None:
+    session = make("inline")
+    await session.load()
+    token = CancelToken()
+    first = asyncio.create_task(reply(session, "prepare-wait old", token=token, id="same"))
+    while session._loader.group is None or not session._loader.group._prepares:
+        await asyncio.sleep(0.001)
+    token.cancel()
+    assert end(await first).reason == "cancelled"
+    assert text(await reply(session, "new", id="same", max_tokens=1)) == "new "
+
+
+async def test_a_late_cancel_is_not_that_of_the_ids_next_request(make: Make) -> None:
+    session = make("inline")
+    late = CancelToken()
+    await reply(session, "a", token=late, id="same", max_tokens=1)
+
+    def cancels_the_first(event: Event) -> bool:
+        if is_text(event):
+            late.cancel()
+        return False
+
+    last = end(await reply(session, "a b c", at=cancels_the_first, id="same", max_tokens=30))
+    assert late.cancelled and last.reason == "length"
+
+
 async def test_in_the_queue(make: Make) -> None:
     session = make("inline", concurrency=1)
     holder = CancelToken()

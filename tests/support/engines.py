@@ -65,7 +65,8 @@ class CountingEngine(StepEngine):
 
     Words that do something: `die` (SIGKILL itself), `raise`, `hang` (never returns), `forever`
     (never runs out of words), `refuse` (submit raises), `quit` (sys.exit), `odd` (gives something that
-    is no event), `input` (reads its stdin); `prepare-die|hang|none|odd|quit` do so in prepare.
+    is no event), `input` (reads its stdin); `prepare-die|hang|none|odd|quit|wait` do so in
+    prepare.
     """
 
     def __init__(self, context: OpenContext) -> None:
@@ -150,6 +151,8 @@ class CountingEngine(StepEngine):
             raise ValueError("the word was raise")
         if word == "hang":
             threading.Event().wait()
+        if word == "wait":
+            threading.Event().wait(0.3)
         if word == "quit":
             sys.exit(3)
         if word == "input":
