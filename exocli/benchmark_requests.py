@@ -1,19 +1,21 @@
 """One request of a benchmark and what it shows from the parent's side: speed, or how soon a cancel is done.
 
-What benchmarks.py and benchmark_variants.py share. Knows a Session and nothing of backends.
+What benchmarks.py and benchmark_variants.py share, and how memory is read. Knows a Session and nothing of
+backends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from exocli.cancel import CancelToken
-from exocli.errors import from_dict
+from exocli.errors import Unavailable, from_dict
 from exocli.runtime.session import Session
 from exocli.types import Finished, Message, Progress, Reasoning, Request, Text, Timing
 
@@ -34,11 +36,13 @@ class Plan:
 
 @dataclass
 class Sample:
-    """One request from the parent's side; seconds. `decode` runs from its first text to its last, `read`
-    from its start to the end of its prefill, 0 where no progress came. A text may show later than its token:
-    what a tokenizer holds back until the next one is not time that the engine took."""
+    """One request from the parent's side; seconds. `text` is what it said, without its thoughts. `decode` runs
+    from its first text to its last, `read` from its start to the end of its prefill, 0 where no progress came.
+    A text may show later than its token: what a tokenizer holds back until the next one is not time that the
+    engine took."""
 
     finished: Finished
+    text: str
     ttft: float
     read: float
     decode: float
@@ -81,18 +85,21 @@ def request(salt: str, plan: Plan, words: int | None = None, tokens: int | None 
 async def one(session: Session, request: Request, cancel: CancelToken | None = None) -> Sample:
     start = time.perf_counter()
     first = last = read = start
+    said: list[str] = []
     async for event in session.stream(request, cancel):
         if isinstance(event, Progress):
             read = time.perf_counter()
         if isinstance(event, (Text, Reasoning)):
             last = time.perf_counter()
             first = last if first == start else first
+        if isinstance(event, Text):
+            said.append(event.text)
         if isinstance(event, Finished):
             if event.reason == "error":
                 raise from_dict(event.error or {})
             usage = event.usage
             times = (first - start, read - start, last - first)
-            return Sample(event, *times, usage.prompt_tokens, usage.completion_tokens)
+            return Sample(event, "".join(said), *times, usage.prompt_tokens, usage.completion_tokens)
     raise AssertionError("a stream ends with Finished")
 
 
@@ -130,3 +137,16 @@ async def cancels(session: Session, plan: Plan, count: int, note: Note) -> dict[
 
 def _quantile(values: list[float], share: float) -> float:
     return values[min(len(values) - 1, int(share * len(values)))] if values else 0.0
+
+
+def resident_mb(pids: Collection[int], *, children: bool = False) -> float:
+    """Megabytes of memory of these processes, and of their children. Raises Unavailable without `ps`, which
+    answers in KiB on Linux and on macOS alike."""
+    try:
+        done = subprocess.run(
+            ["ps", "-A", "-o", "pid=,ppid=,rss="], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        raise Unavailable("Memory is read by the program ps, which does not work here: install it.") from None
+    rows = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    return sum(rss for own, parent, rss in rows if own in pids or (children and parent in pids)) / 1024

@@ -6,17 +6,15 @@ Both engines are there side by side, so that a machine that slows down does so f
 from __future__ import annotations
 
 import statistics
-import time
-from dataclasses import dataclass
 from typing import Any
 
 from exocli import plugins
 from exocli.backend import Variant, load_object
-from exocli.benchmark_requests import Note, Plan, cancels, one, request
-from exocli.errors import ExoError, from_dict
+from exocli.benchmark_requests import Note, Plan, Sample, cancels, one, request
+from exocli.errors import ExoError
 from exocli.options import build
 from exocli.runtime.session import Session
-from exocli.types import Finished, Message, Request, Text
+from exocli.types import Message, Request
 
 ROUNDS = 3
 """At most: a reply here is long, and both sides give the same one each time."""
@@ -40,18 +38,6 @@ PROMPTS = (
     "Quote the most important sentences of this text word by word.",
     "List every fact of this text as a bullet point.",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    text: str
-    tokens: int
-    seconds: float
-    """From the first text to the last one."""
-
-    @property
-    def tps(self) -> float:
-        return (self.tokens - 1) / self.seconds if self.seconds else 0.0
 
 
 async def compare(session: Session, plan: Plan, note: Note) -> dict[str, Any]:
@@ -109,31 +95,17 @@ async def _prefill(plain: Session, other: Session, plan: Plan, note: Note) -> di
 
 async def _decode(plain: Session, other: Session, rounds: int, note: Note) -> dict[str, Any]:
     """`decode_ratio`: how much faster `other` writes than `plain` does, and whether it writes the same."""
-    pairs: list[tuple[_Reply, _Reply]] = []
+    pairs: list[tuple[Sample, Sample]] = []
     for number in range(rounds):
         note(f"round {number + 1} of {rounds}")
         text = f"{PROMPTS[number % len(PROMPTS)]}\n\n{REPORT}"
         asked = Request(messages=(Message(role="user", content=text),), max_tokens=REPLY_TOKENS)
-        pairs.append((await _ask(plain, asked), await _ask(other, asked)))
+        pairs.append((await one(plain, asked), await one(other, asked)))
+    rates = [(a.decode_tps, b.decode_tps) for a, b in pairs]
     return {
-        "decode_ratio": round(statistics.median(b.tps / a.tps for a, b in pairs if a.tps), 2),
-        "decode_tps": round(statistics.median(b.tps for _, b in pairs), 1),
-        "plain_tps": round(statistics.median(a.tps for a, _ in pairs), 1),
+        "decode_ratio": round(statistics.median([b / a for a, b in rates if a] or [0.0]), 2),
+        "decode_tps": round(statistics.median(b for _, b in rates), 1),
+        "plain_tps": round(statistics.median(a for a, _ in rates), 1),
         "text_equal": all(a.text == b.text for a, b in pairs),
         "rounds": rounds,
     }
-
-
-async def _ask(session: Session, asked: Request) -> _Reply:
-    parts: list[str] = []
-    times: list[float] = []
-    async for event in session.stream(asked):
-        if isinstance(event, Text):
-            parts.append(event.text)
-            times.append(time.perf_counter())
-        elif isinstance(event, Finished):
-            if event.reason == "error":
-                raise from_dict(event.error or {})
-            seconds = times[-1] - times[0] if times else 0.0
-            return _Reply("".join(parts), event.usage.completion_tokens, seconds)
-    raise AssertionError("a stream ends with Finished")

@@ -10,13 +10,12 @@ import asyncio
 import json
 import os
 import statistics
-import subprocess
 import time
 from dataclasses import replace
 from typing import Any
 
 from exocli import benchmark_variants
-from exocli.benchmark_requests import Note, Plan, Sample, cancels, one, request
+from exocli.benchmark_requests import Note, Plan, Sample, cancels, one, request, resident_mb
 from exocli.errors import from_dict
 from exocli.runtime.session import Session
 from exocli.types import Finished, Reasoning, Text
@@ -157,25 +156,15 @@ async def _memory(session: Session, plan: Plan, note: Note) -> dict[str, Any]:
         if number % 20 == 0:
             note(f"memory: request {number} of {plan.requests}")
         if number == WARM:
-            settled = _workers_mb(session)
+            settled = resident_mb(session.pids)
         await one(session, request(f"memory {number}", plan, words=20, tokens=4))
-    now = _workers_mb(session)
+    now = resident_mb(session.pids)
     return {
-        "parent_mb": _rss_mb(os.getpid()),
-        "worker_mb": now,
+        "parent_mb": round(resident_mb([os.getpid()]), 1),
+        "worker_mb": round(now, 1),
         "requests": plan.requests,
         "growth_pct": round(100 * (now - settled) / settled, 2) if settled else None,
     }
-
-
-def _workers_mb(session: Session) -> float:
-    return round(sum(_rss_mb(pid) for pid in session.pids), 1)
-
-
-def _rss_mb(pid: int) -> float:
-    """`ps` answers in KiB on Linux and on macOS alike."""
-    done = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return round(int(done.stdout.strip() or 0) / 1024, 1)
 
 
 def _median(values: list[float]) -> float:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from exocli.benchmark_requests import resident_mb
 from exocli.errors import ExoError
 from exocli.runtime.session import Session
 from exocli.server import listen, run
@@ -187,23 +188,15 @@ async def _memory(one: One, pid: int, plan: Plan, note: Note) -> dict[str, Any]:
             await gather(*(short(salt + number) for number in range(begin, min(begin + AT_ONCE, count))))
 
     await many(plan.settle, 0)
-    before = resident(pid)
+    before = resident_mb([pid], children=True)
     await many(plan.requests, plan.settle)
-    after = resident(pid)
+    after = resident_mb([pid], children=True)
     return {
         "requests": plan.requests,
         "before_mb": round(before, 1),
         "after_mb": round(after, 1),
         "growth_pct": round(100 * (after / before - 1), 2),
     }
-
-
-def resident(pid: int) -> float:
-    """Megabytes of a process and its children, by `ps`, which answers in KiB on Linux and macOS alike."""
-    done = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,rss="], capture_output=True, text=True, check=True)
-    rows = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    family = {pid, *(own for own, parent, _ in rows if parent == pid)}
-    return sum(rss for own, _, rss in rows if own in family) / 1024
 
 
 @dataclass(frozen=True, slots=True)

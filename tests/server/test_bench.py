@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from exocli import ExoError
+from exocli import ExoError, Unavailable
+from exocli.benchmark_requests import resident_mb
 from exocli.runtime.session import Session
 from exocli.server import bench
 
@@ -58,4 +59,10 @@ def test_a_server_that_does_not_come_up_is_named():
 
 
 def test_memory_counts_a_process_and_its_children():
-    assert bench.resident(os.getpid()) > 20
+    assert resident_mb([os.getpid()], children=True) >= resident_mb([os.getpid()]) > 20
+
+
+def test_without_ps_memory_is_not_guessed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(Unavailable, match="install it"):
+        resident_mb([os.getpid()])
