@@ -36,10 +36,10 @@ class Plan:
 
 @dataclass
 class Sample:
-    """One request from the parent's side; seconds. `text` is what it said, without its thoughts. `decode` runs
-    from its first text to its last, `read` from its start to the end of its prefill, 0 where no progress came.
-    A text may show later than its token: what a tokenizer holds back until the next one is not time that the
-    engine took."""
+    """One request from the parent's side; seconds. `text` is what it said, without its thoughts. `decode`
+    runs from its first text to its last, `read` from its start to the end of its prefill, 0 where no progress
+    came. A text may show later than its token: what a tokenizer holds back until the next one is not time
+    that the engine took."""
 
     finished: Finished
     text: str
