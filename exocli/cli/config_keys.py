@@ -14,11 +14,12 @@ from exocli.cli import params
 from exocli.errors import UsageError
 from exocli.options import is_secret
 
-_NAMED = {"model": str, "backend": str, "system": str, "sampling": Mapping}
-TOP: Mapping[str, type] = {**_NAMED, "models": Mapping, "backends": Mapping, "plugins": Mapping}
+_Kind = type | tuple[type, ...]
+_NAMED: Mapping[str, _Kind] = {"model": str, "backend": str, "system": str, "sampling": Mapping}
+TOP: Mapping[str, _Kind] = {**_NAMED, "models": Mapping, "backends": Mapping, "plugins": Mapping}
 """The keys at the top of the file, and what each holds."""
 
-_ENTRY: Mapping[str, type] = {**_NAMED, "options": Mapping}
+_ENTRY: Mapping[str, _Kind] = {**_NAMED, "options": Mapping}
 
 
 def hide_secrets(value: Any, key: str = "") -> Any:
@@ -151,7 +152,7 @@ def _faults(table: Mapping[str, Any]) -> Iterator[str]:
             yield _not_a(Mapping, f"backends.{name}")
         elif not isinstance(section.get("python", ""), str):
             yield _not_a(str, f"backends.{name}.python")
-    yield from _misfits(_table(table, "plugins"), {"disabled": list}, "plugins.")
+    yield from _misfits(_table(table, "plugins"), {"disabled": (list, str)}, "plugins.")
 
 
 def _table(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -159,7 +160,7 @@ def _table(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _misfits(table: Mapping[str, Any], kinds: Mapping[str, type], above: str) -> Iterator[str]:
+def _misfits(table: Mapping[str, Any], kinds: Mapping[str, _Kind], above: str) -> Iterator[str]:
     for key, value in table.items():
         if key not in kinds:
             close, known = options.guess(key, kinds), ", ".join(kinds)
@@ -168,8 +169,8 @@ def _misfits(table: Mapping[str, Any], kinds: Mapping[str, type], above: str) ->
             yield _not_a(kinds[key], f"{above}{key}")
 
 
-def _not_a(kind: type, key: str) -> str:
-    return f"{key} must be {'text in quotes' if kind is str else 'a list' if kind is list else 'a table'}."
+def _not_a(kind: _Kind, key: str) -> str:
+    return f"{key} must be {'text in quotes' if kind is str else 'a table' if kind is Mapping else 'a list'}."
 
 
 def strangers() -> Iterator[str]:

@@ -236,7 +236,7 @@ def test_a_range_in_the_config_is_the_flags_own(home, shelf):
         ("model = 3", "model must be text in quotes."),
         ('[models.mine]\nmodle = "tiny"', '"models.mine.modle" (did you mean model?)'),
         ("[plugins]\ndisable = []", '"plugins.disable" (did you mean disabled?)'),
-        ('[plugins]\ndisabled = "x"', "plugins.disabled must be a list."),
+        ("[plugins]\ndisabled = 3", "plugins.disabled must be a list."),
         ("[backends.shelf]\ndepht = 3", 'backends.shelf has no option "depht" (did you mean depth?)'),
         ('[backends.shelf]\ndepth = "x"', 'backends.shelf.depth takes a whole number, not "x".'),
         ("[backends.shelf]\ndepth = -1", "backends.shelf: depth must not be negative."),
