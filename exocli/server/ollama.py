@@ -264,7 +264,7 @@ class _OllamaReply(Reply):
         return line({**self._head(), **said, "done": False, **more})
 
     def _end(self, finished: Finished) -> dict[str, Any]:
-        """Durations are in nanoseconds."""
+        """Durations are in nanoseconds, at least one where clients divide by them: one token takes none."""
         timing, usage = finished.timing, finished.usage
         prefill = (
             (usage.prompt_tokens - usage.cached_tokens) / timing.prefill_tps if timing.prefill_tps else 0.0
@@ -276,9 +276,9 @@ class _OllamaReply(Reply):
             "total_duration": round(timing.total_s * 1e9),
             "load_duration": round(self.running.load_s * 1e9),
             "prompt_eval_count": usage.prompt_tokens,
-            "prompt_eval_duration": round(prefill * 1e9),
+            "prompt_eval_duration": max(1, round(prefill * 1e9)),
             "eval_count": usage.completion_tokens,
-            "eval_duration": round(decode * 1e9),
+            "eval_duration": max(1, round(decode * 1e9)),
             **self.receipt(finished),
         }
 

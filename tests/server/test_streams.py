@@ -98,6 +98,8 @@ async def test_any_order_of_events_is_a_well_formed_stream(
     assert marked
     whole = api.reply(call, running).whole(collected)
     assert said == (reader.text_of(whole) or "")
+    for name in ("eval_duration", "prompt_eval_duration"):  # Ollama's clients divide by them
+        assert whole.get(name, 1) > 0
 
 
 async def test_silence_is_filled_and_ends_with_the_request():
