@@ -293,7 +293,9 @@ class StreamLoop:
             try:
                 async for event in events:
                     said = said or getattr(event, "type", "") in ("text", "reasoning", "tool_call")
-                    over = isinstance(_checked(event), Finished)
+                    if _checked(event).id != request.id:  # nobody would ever hear of it
+                        raise EngineFailed(f'The engine gave an event of another request, "{event.id}".')
+                    over = isinstance(event, Finished)
                     if over:  # forgotten before it is told: the parent may use the id again at once
                         self._tokens.pop(request.id, None)
                     self._report(event)

@@ -41,7 +41,7 @@ class Turns:
         self._served = 0
         """The tag of the last one that was let in."""
         self._last: dict[str, int] = {}
-        """The latest tag of each owner that waits."""
+        """The latest tag of each owner who waits, where it is ahead of what was served."""
 
     @property
     def waiting(self) -> int:
@@ -106,8 +106,9 @@ class Turns:
                 waiter.turn.set_result(None)
             self._served = waiter.tag
             self._waiting.pop(0)
-        if not self._waiting:
-            self._last.clear()
+        # A tag that was served says nothing more; without this the owners of years would stay.
+        late = {owner: tag for owner, tag in self._last.items() if tag > self._served}
+        self._last = late if self._waiting else {}
         self._tell_positions()
 
     def _tell_positions(self, since: int = 0) -> None:

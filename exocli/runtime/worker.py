@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from exocli.backend import ProgressFn, load_object
 from exocli.cancel import CancelToken
@@ -142,7 +142,7 @@ def serve(
         busy.set()
 
 
-def _end_all() -> None:
+def _end_all() -> NoReturn:
     """End this process and what it started; its parent is not there to do it."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
@@ -167,7 +167,7 @@ def main() -> None:
                 while view:
                     view = view[out.write(view) :]
             except BrokenPipeError:
-                os._exit(0)
+                _end_all()
 
     # So is our stdin: what a library reads, or a child that it starts, is empty.
     stdin = os.fdopen(os.dup(0), "rb", buffering=1 << 16)

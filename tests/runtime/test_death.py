@@ -126,7 +126,14 @@ async def test_an_exception_in_prepare_is_that_requests_alone(make: Make) -> Non
 
 @pytest.mark.parametrize(
     ("place", "word"),
-    [("inline", "raise"), ("inline", "quit"), ("inline", "odd"), ("inline", "silent"), ("worker", "quit")],
+    [
+        ("inline", "raise"),
+        ("inline", "quit"),
+        ("inline", "odd"),
+        ("inline", "stray"),
+        ("inline", "silent"),
+        ("worker", "quit"),
+    ],
 )
 async def test_a_stream_that_fails_fails_alone(make: Make, place: str, word: str) -> None:
     session = make(place, "open_echo", "stream")

@@ -80,6 +80,24 @@ async def test_an_owner_who_comes_late_is_not_made_to_catch_up_nor_favoured():
     assert order == ["a1", "a2", "a3", "b1", "b2"]
 
 
+async def test_owners_who_wait_no_more_are_forgotten_while_others_wait():
+    turns = Turns(lambda: 1)
+    running = flight("z0")
+    await turns.acquire(running)
+    waiting: list[tuple[Flight, asyncio.Task[bool | None]]] = []
+    for owner in "abcdefghij":
+        one = flight(owner)
+        waiting.append((one, asyncio.create_task(turns.acquire(one))))
+        await asyncio.sleep(0)
+        if len(waiting) > 1:  # so that the queue is never empty
+            turns.release(running)
+            running, task = waiting.pop(0)
+            await task
+    assert turns.waiting == 1 and len(turns._last) <= 1
+    waiting[0][0].cancel.cancel()
+    assert await waiting[0][1] is None
+
+
 async def test_everybody_learns_a_new_position():
     turns = Turns(lambda: 1)
     await turns.acquire(flight("z0"))

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.engines import spec
+from tests.support.runtime import wait_gone
 
 json_data = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -94,6 +95,21 @@ def test_a_worker_that_is_told_nonsense_ends(line: bytes) -> None:
         process.stdin.write(line)
         process.stdin.flush()
         process.wait(10)
+
+
+def test_a_worker_that_nobody_listens_to_ends_with_what_it_started() -> None:
+    order = opened()
+    order["open"]["options"] = {"child": True}
+    with worker(order) as process:
+        while (line := read(process))["t"] != "ready":
+            pass
+        assert process.stdin is not None and process.stdout is not None
+        process.stdout.close()
+        request = {"id": "a", "prompt": "x"}
+        process.stdin.write(wire.encode({"do": "prepare", "ticket": 1, "request": request}))
+        process.stdin.flush()
+        process.wait(10)
+        assert wait_gone(line["describe"]["child"])
 
 
 async def group_of(line: dict[str, Any], tmp_path: Any) -> RankGroup:

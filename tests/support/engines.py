@@ -213,7 +213,7 @@ def open_counting(context: OpenContext) -> StepEngine:
 class EchoStream(StreamEngine):
     """Answers with the prompt's words. Words that do something: `forever` (never ends by itself),
     `raise`, `quit` (sys.exit), `rude` (raises Cancelled on cancel), `odd` (gives something that is no
-    event), `silent` (ends without a Finished)."""
+    event), `stray` (gives another request's), `silent` (ends without a Finished)."""
 
     def __init__(self) -> None:
         self.capabilities = CAPABILITIES
@@ -232,6 +232,8 @@ class EchoStream(StreamEngine):
                 sys.exit(3)
             if word == "odd":
                 yield "odd"  # type: ignore[misc]
+            if word == "stray":
+                yield Finished(id="another's", reason="stop")
             if word == "silent":
                 return
             if word == "rude":
