@@ -1,7 +1,7 @@
 """Where this machine's `exo serve` is: run/serve.json, written by the server, read by `chat` and `run`.
 
-The server holds a lock on the file while it lives: a file that nobody locks is one that a server left
-behind, however it ended and whoever has its process id now.
+A further server beside it has run/serve-2.json, and so on. The server holds a lock on its file while it lives:
+a file that nobody locks is one that a server left behind, however it ended and whoever has its process id now.
 """
 
 from __future__ import annotations
@@ -29,17 +29,22 @@ class Address:
     started: float
 
 
-def _path() -> Path:
-    return config.data_dir("run") / "serve.json"
+SERVERS = 16
+"""At most so many at once are told of."""
+
+
+def _paths() -> list[Path]:
+    folder = config.data_dir("run")
+    return [folder / "serve.json", *(folder / f"serve-{number}.json" for number in range(2, SERVERS + 1))]
 
 
 @contextmanager
 def advertised(url: str, models: Sequence[str]) -> Iterator[None]:
-    """Tell of a server for as long as the block runs. The last one to start is the one that is told of.
+    """Tell of a server for as long as the block runs.
 
     A folder that cannot be written only means that nobody finds it by itself.
     """
-    path = _path()
+    path = next((path for path in _paths() if _read(path) is None), _paths()[0])
     address = Address(url=_reachable(url), pid=os.getpid(), models=tuple(models), started=time.time())
     file = _locked(path, address)
     if file is None:
@@ -73,9 +78,16 @@ def _locked(path: Path, address: Address) -> TextIO | None:
 
 
 def find() -> Address | None:
-    """A server that runs now, or None. Whether it lets us in is for whoever connects to see."""
+    """Of the servers that run now the last to start, or None. Whether it lets us in is for whoever connects
+    to see."""
+    found = [address for path in _paths() if (address := _read(path)) is not None]
+    return max(found, key=lambda address: address.started, default=None)
+
+
+def _read(path: Path) -> Address | None:
+    """Whose file this is; None where that server is gone."""
     try:
-        with _path().open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -34,15 +34,22 @@ def test_while_it_lives(home: Path):
     assert served.find() is None and list(file(home).parent.iterdir()) == []
 
 
-def test_the_last_one_is_told_of_and_the_first_takes_nothing_away():
-    with served.advertised("http://127.0.0.1:1", []):
-        first = served.advertised("http://127.0.0.1:2", [])
-        first.__enter__()
+def test_of_several_the_last_one_is_told_of_in_whatever_order_they_end(home: Path):
+    def told() -> str | None:
         found = served.find()
-        assert found is not None and found.url == "http://127.0.0.1:2"
-    assert served.find() is not None
-    first.__exit__(None, None, None)
-    assert served.find() is None
+        return found.url if found is not None else None
+
+    one, two, three = (served.advertised(f"http://127.0.0.1:{port}", []) for port in (1, 2, 3))
+    for server in (one, two):
+        server.__enter__()
+    assert told() == "http://127.0.0.1:2"
+    two.__exit__(None, None, None)
+    assert told() == "http://127.0.0.1:1"  # it runs still
+    three.__enter__()
+    one.__exit__(None, None, None)
+    assert told() == "http://127.0.0.1:3"
+    three.__exit__(None, None, None)
+    assert told() is None and list(file(home).parent.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_taken_stops_no_server(home: Path):
