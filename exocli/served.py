@@ -1,7 +1,8 @@
 """Where this machine's `exo serve` is: run/serve.json, written by the server, read by `chat` and `run`.
 
-A further server beside it has run/serve-2.json, and so on. The server holds a lock on its file while it lives:
-a file that nobody locks is one that a server left behind, however it ended and whoever has its process id now.
+A further server beside it has run/serve-2.json, and so on. The server holds a lock on its file while it
+lives: a file that nobody locks is one that a server left behind, however it ended and whoever has its process
+id now.
 """
 
 from __future__ import annotations
