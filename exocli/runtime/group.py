@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,8 +17,9 @@ from typing import Any
 from exocli.backend import Capabilities, WorkerSpec
 from exocli.cancel import CancelToken
 from exocli.errors import EngineFailed, ExoError, Unavailable, WorkerDied, from_dict
-from exocli.runtime import wire
+from exocli.runtime import prepares, wire
 from exocli.runtime.live import Live
+from exocli.runtime.prepares import Prepares
 from exocli.runtime.process import InlineRank, ProcessRank, Rank
 from exocli.runtime.tuner import Pace
 from exocli.runtime.verdict import Verdict
@@ -34,7 +34,6 @@ from exocli.types import (
     Text,
     ToolCall,
     event_from_json,
-    prepared_from_json,
     to_json,
 )
 
@@ -44,8 +43,6 @@ OnLoading = Callable[[int, int, int], None]
 TICK = 0.25
 GAP = 2.0
 """A tick that comes this many seconds late means that this process itself stood still."""
-PREPARE_LIMIT = 60.0
-"""Seconds for a request to be prepared, and for those before it."""
 DEATH_GRACE = 0.3
 """When a peer is lost the survivors complain first; wait this long for the one that really ended."""
 
@@ -84,8 +81,7 @@ class RankGroup:
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opened.add_done_callback(lambda f: f.cancelled() or f.exception())  # always looked at
         self._on_loading: OnLoading = lambda rank, done, total: None
-        self._prepares: dict[int, asyncio.Future[Prepared]] = {}
-        self._tickets = itertools.count(1)
+        self._prepares = Prepares(self.ranks[0].send)
         self._number = 0
         self._pace = Pace(target_s, self.size)
         self._verdict = Verdict(backend, self._name, lambda rank: self.ranks[rank].tail())
@@ -153,21 +149,15 @@ class RankGroup:
         """Rank 0 validates, tokenizes and counts. Raises BadRequest, EngineFailed where that takes longer
         than PREPARE_LIMIT, or why the group ended."""
         self._raise_if_ended()
-        future: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
         self._watchdog.begin()
-        # Not by the request's id: that may come again while rank 0 is still at one that nobody waits for.
-        ticket = next(self._tickets)
-        self._prepares[ticket] = future
         self._busy.set()
-        self.ranks[0].send({"do": "prepare", "ticket": ticket, "request": to_json(request)})
         try:
-            async with asyncio.timeout(PREPARE_LIMIT):
-                return await future
+            return await self._prepares.ask(request)
         except TimeoutError as error:
-            text = f"{self._name(0)} of {self.backend} has not read the request within {PREPARE_LIMIT:g} s."
+            limit = f"{prepares.PREPARE_LIMIT:g} s"
+            text = f"{self._name(0)} of {self.backend} has not read the request within {limit}."
             raise EngineFailed(text) from error
         finally:
-            del self._prepares[ticket]
             self._rest()
 
     def submit(self, prepared: Prepared, cancel: CancelToken) -> Live:
@@ -222,7 +212,7 @@ class RankGroup:
             case "step":
                 self._on_step(rank, line)
             case "prepared":
-                self._on_prepared(line)
+                self._prepares.on_line(line)
             case "loading":
                 self._on_loading(rank, line["done"], line["total"])
             case "ready":
@@ -233,15 +223,6 @@ class RankGroup:
                 self._append(do="apply", command=line["command"])
             case "failed" | "broken":
                 self._complain(rank, from_dict(line["error"]))
-
-    def _on_prepared(self, line: dict[str, Any]) -> None:
-        future = self._prepares.get(line["ticket"])
-        if future is None or future.done():
-            return
-        if "error" in line:
-            future.set_exception(from_dict(line["error"]))
-        else:
-            future.set_result(prepared_from_json(line["prepared"]))
 
     def _on_step(self, rank: int, line: dict[str, Any]) -> None:
         if rank == self.size - 1 and self.size > 1:
@@ -359,9 +340,7 @@ class RankGroup:
         self.error = error
         if not self._opened.done():
             self._opened.set_exception(error)
-        for future in self._prepares.values():
-            if not future.done():
-                future.set_exception(error)
+        self._prepares.fail(error)
         for live in list(self.live.values()):
             self._finish(live, live.lost(error, self.size))
         self._spawn(self._kill())

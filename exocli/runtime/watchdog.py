@@ -6,8 +6,7 @@ Told of lines and of time; says what has stalled, and does nothing about it (gro
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sized
 
 from exocli.errors import Stalled
 from exocli.runtime.live import Live
@@ -31,7 +30,7 @@ class Watchdog:
         *,
         name: Callable[[int], str],
         usual: Callable[[], float],
-        prepares: Mapping[int, object] = MappingProxyType({}),
+        prepares: Sized = (),
         stall_timeout: float | None = None,
     ) -> None:
         self._backend = backend

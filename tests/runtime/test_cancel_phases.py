@@ -9,7 +9,7 @@ import time
 
 import pytest
 from exocli import CancelToken, Event, Progress, Request, Status
-from exocli.runtime import group, loop, watchdog
+from exocli.runtime import group, loop, prepares, watchdog
 
 from tests.runtime.conftest import Make
 from tests.support.runtime import end, is_text, reply, text, wait_gone
@@ -117,7 +117,7 @@ async def test_a_prepare_that_hangs_fails_in_time_and_holds_nobody_up(
         await asyncio.sleep(0.001)
     assert end(await reply(session, "a", max_tokens=1)).reason == "length"
     assert not hanging.done()
-    monkeypatch.setattr(group, "PREPARE_LIMIT", 0.05)
+    monkeypatch.setattr(prepares, "PREPARE_LIMIT", 0.05)
     last = end(await reply(session, "prepare-hang"))
     assert last.error is not None and last.error["code"] == "engine_failed"
     assert "has not read the request within 0.05 s" in last.error["message"]
