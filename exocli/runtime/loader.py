@@ -13,7 +13,7 @@ from typing import Any
 
 from exocli import config
 from exocli.backend import BackendSpec, ModelRef, WorkerSpec, load_object
-from exocli.errors import WorkerDied
+from exocli.errors import EngineFailed, WorkerDied
 from exocli.options import build
 from exocli.runtime.group import OnLoading, RankGroup
 
@@ -53,7 +53,8 @@ class Opening:
         )
 
     async def launch(self) -> Sequence[WorkerSpec]:
-        """How to start each rank, by the backend's `launch`. Raises what that raises."""
+        """How to start each rank, by the backend's `launch`. Raises what that raises; EngineFailed for a
+        sys.exit() of its, which would end whoever awaits it."""
         if self.spec.launch is None:
             return [WorkerSpec(python=self.python)]
         ref = self.ref or ModelRef(kind="path", name=self.path)
@@ -61,8 +62,11 @@ class Opening:
         if self.spec.open_options is not None:
             cls = load_object(self.spec.open_options)
             options = build(cls, [self.options], f"the backend {self.spec.name}")
-        launch = load_object(self.spec.launch)
-        specs: Sequence[WorkerSpec] = await asyncio.to_thread(launch, ref, options)
+        try:
+            launch = load_object(self.spec.launch)
+            specs: Sequence[WorkerSpec] = await asyncio.to_thread(launch, ref, options)
+        except SystemExit as error:
+            raise EngineFailed(f"The launch of {self.spec.name} failed: SystemExit: {error}.") from error
         return specs
 
 

@@ -58,7 +58,7 @@ def mounts(state: Callable[[], State], warn: Callable[[str], object]) -> list[Ba
         try:
             routes = load_object(registered.spec.routes)(Context(name, state))
             found.append(Mount(f"/x/{name}", routes=list(routes)))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reason = " ".join(str(error).split())
             whose = f"the routes {name} of {registered.distribution}"
             warn(f"{whose} are left out: {type(error).__name__}: {reason}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from exocli import CancelToken, Event, Progress, Request
-from exocli.errors import Unavailable
+from exocli.errors import EngineFailed, Unavailable
 from exocli.runtime import group, watchdog
 
 from tests.runtime.conftest import Make
@@ -182,6 +182,14 @@ async def test_a_rank_that_cannot_start_ends_the_others(make: Make) -> None:
     with pytest.raises(Unavailable, match="cannot be started: No such file"):
         await session.load()
     assert children() == before
+
+
+async def test_a_launch_that_exits_ends_no_program(make: Make) -> None:
+    session = make(quit_launch=True)
+    with pytest.raises(EngineFailed, match="SystemExit: 3"):
+        await session.load()
+    last = end(await reply(session, "a"))
+    assert last.error is not None and last.error["code"] == "engine_failed"
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.01, 0.05])

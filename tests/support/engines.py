@@ -51,6 +51,7 @@ class Options:
     noise: bool = False
     stall_timeout: float | None = None
     quit_open: bool = False
+    quit_launch: bool = False
     child: bool = False
     ring: str = ""
     slow_rank: int | None = None
@@ -271,6 +272,8 @@ def open_generator(context: OpenContext) -> StreamEngine:
 
 
 def launch(ref: object, options: Options) -> list[WorkerSpec]:
+    if options.quit_launch:
+        sys.exit(3)
     if options.ring:
         for rank in range(1, options.ranks):
             path = Path(options.ring) / f"to-{rank}"

@@ -71,7 +71,7 @@ def alive(pid: int) -> bool:
     stat = Path(f"/proc/{pid}/stat")
     try:
         return stat.read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # reading the entry of one that just went
         return not Path("/proc/self").exists()  # without /proc (macOS) the signal's word counts
 
 

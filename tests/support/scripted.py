@@ -251,7 +251,12 @@ def exo_server_routes() -> list[RouteSpec]:
     return [
         RouteSpec(name="scripted", routes="tests.support.scripted:routes"),
         RouteSpec(name="broken", routes="tests.support.scripted:no_such_function"),
+        RouteSpec(name="quits", routes="tests.support.scripted:quits"),
     ]
+
+
+def quits(context: Any) -> list[Any]:
+    raise SystemExit(3)
 
 
 def routes(context: Any) -> list[Any]:
