@@ -81,7 +81,7 @@ class Loader:
         self.loaded_at = 0.0
         """time.monotonic() when it was last ready."""
         self._task: asyncio.Task[RankGroup] | None = None
-        self._listeners: set[OnLoading] = set()
+        self._waiters: dict[object, OnLoading | None] = {}
 
     @property
     def ready(self) -> RankGroup | None:
@@ -100,9 +100,8 @@ class Loader:
             self._task = asyncio.create_task(self._load())
             self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
         task = self._task
-        listener = on_loading or (lambda rank, done, total: None)
-        key = lambda rank, done, total: listener(rank, done, total)  # noqa: E731  one entry a waiter
-        self._listeners.add(key)
+        waiter = object()
+        self._waiters[waiter] = on_loading
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -112,8 +111,8 @@ class Loader:
                 raise WorkerDied(text) from None
             raise
         finally:
-            self._listeners.discard(key)
-            if not task.done() and not self._listeners:
+            del self._waiters[waiter]
+            if not task.done() and not self._waiters:
                 await self._stop()
 
     async def _load(self) -> RankGroup:
@@ -137,8 +136,9 @@ class Loader:
         return group
 
     def _on_loading(self, rank: int, done: int, total: int) -> None:
-        for listener in tuple(self._listeners):
-            listener(rank, done, total)
+        for listener in tuple(self._waiters.values()):
+            if listener is not None:
+                listener(rank, done, total)
 
     async def _stop(self) -> None:
         """A load is cancelled by ending the worker. Who asks from now on starts another one."""

@@ -21,7 +21,7 @@ from exocli.server.access_log import GONE, AccessLog
 from exocli.server.auth import with_headers
 from exocli.server.body import ClientGone
 from exocli.server.metrics import Metrics
-from exocli.server.problems import UnknownRoute, WrongMethod, api_of, body_of, encode, headers_of, status_of
+from exocli.server.problems import UnknownRoute, WrongMethod, api_of, body_of, encode, headers_of
 from exocli.server.requests import ID, Running
 from exocli.types import new_id
 
@@ -84,7 +84,7 @@ class Outermost:
         headers["Content-Length"] = str(len(body))
         headers["Content-Type"] = "application/json"
         sending = with_headers(send, headers)
-        await sending({"type": "http.response.start", "status": status_of(found), "headers": []})
+        await sending({"type": "http.response.start", "status": found.http_status, "headers": []})
         await sending({"type": "http.response.body", "body": body if scope["method"] != "HEAD" else b""})
 
     def _api(self, scope: Scope) -> str:

@@ -105,14 +105,10 @@ def api_of(path: str, headers: Mapping[str, str] | None = None) -> str:
     return "anthropic" if theirs else "openai"
 
 
-def status_of(error: ExoError) -> int:
-    return error.http_status
-
-
 def headers_of(error: ExoError) -> dict[str, str]:
     """Retry-After where waiting helps; `x-should-retry: false` where the request itself or the model's
     files are at fault."""
-    status = status_of(error)
+    status = error.http_status
     headers: dict[str, str] = {}
     lasting = isinstance(error, BadRequest) or error.code == ModelBroken.code
     if status in (429, 503) and not lasting:
@@ -124,10 +120,6 @@ def headers_of(error: ExoError) -> dict[str, str]:
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return headers
-
-
-def details_of(error: ExoError) -> dict[str, Any]:
-    return {key: value for key, value in error.details.items() if key not in HIDDEN}
 
 
 TOO_LONG = "prompt is too long"
@@ -147,7 +139,8 @@ _OPENAI_NAMES = {"format": "response_format"}
 
 def body_of(error: ExoError, api: str, request_id: str | None = None) -> dict[str, Any]:
     """The JSON body of an error, as `api`'s clients expect it."""
-    status, details, message = status_of(error), details_of(error), message_of(error)
+    status, message = error.http_status, message_of(error)
+    details = {key: value for key, value in error.details.items() if key not in HIDDEN}
     if api == "ollama":
         body: dict[str, Any] = {"error": message}
         if details:

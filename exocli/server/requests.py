@@ -171,7 +171,7 @@ class Registry:
 
     def choose_id(self, wanted: str | None) -> str:
         """The client's own, if it is well-formed and not in flight; else a fresh one."""
-        if wanted is not None and ID.fullmatch(wanted) and self._find(wanted) is None:
+        if wanted is not None and ID.fullmatch(wanted) and self.find(wanted) is None:
             return wanted
         return new_id()
 
@@ -227,7 +227,7 @@ class Registry:
         """The status and body of the answer. `text` is an id, with or without an API's prefix.
 
         200 once every rank has left it, 202 while one does not answer. Raises UnknownRoute (404)."""
-        running = self._find(text)
+        running = self.find(text)
         if running is not None:
             return await self._cancel(running)
         for key in _forms(text):
@@ -256,9 +256,6 @@ class Registry:
 
     def find(self, text: str) -> Running | None:
         """The running request of this id, in either form."""
-        return self._find(text)
-
-    def _find(self, text: str) -> Running | None:
         return next((self.running[key] for key in _forms(text) if key in self.running), None)
 
     # ----------------------------------------------------------------------------------- ending
