@@ -18,6 +18,9 @@ from exocli.server.state import State, state_of
 from exocli.server.streaming import Call, line, respond, unless_gone
 from exocli.types import new_id, to_json
 
+SPOKEN = "0.12.11"
+"""The release of Ollama whose API this is: its clients (VS Code's, Continue) refuse to talk to older ones."""
+
 
 def stamp(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -121,7 +124,7 @@ def _plain(value: object) -> bool:
 
 
 async def ollama_version(http: HttpRequest) -> Response:
-    return json_response({"version": version("exocli")})
+    return json_response({"version": SPOKEN, "exo": {"version": version("exocli")}})
 
 
 async def load_or_unload(http: HttpRequest, state: State, call: Call) -> Response:

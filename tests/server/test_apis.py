@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -342,7 +343,9 @@ def test_ollama_models_routes(server: Serving):
     assert shown["capabilities"] == ["completion", "tools", "vision", "thinking"]
     assert shown["model_info"]["scripted.context_length"] == 5000
     assert server.post("/api/show", {"model": "nope"}).status_code == 404
-    assert server.get("/api/version").json()["version"]
+    told = server.get("/api/version").json()
+    assert [int(part) for part in told["version"].split(".")] >= [0, 9, 0]  # `thinking`
+    assert told["exo"]["version"] == version("exocli")
 
 
 # ---------------------------------------------------------------------------------------------- others
