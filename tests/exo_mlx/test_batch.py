@@ -142,7 +142,7 @@ def test_a_prompt_that_waits_for_a_place_does_not_keep_the_replies_waiting(open_
     generator = driver.engine._generator
     generator.completion_batch_size = generator.prefill_batch_size = 2
     for number in range(2):
-        driver.start(prompt(5, number), 4)
-    assert [step(driver) for _ in range(2)] == [(10, 2), (0, 2)]
-    driver.start(prompt(5, 9), 2)
-    assert [step(driver) for _ in range(4)] == [(0, 2), (0, 2), (5, 1), (0, 1)]
+        driver.start(prompt(4, number), 4)
+    assert [step(driver) for _ in range(2)] == [(8, 2), (0, 2)]
+    driver.start(prompt(4, 9), 2)
+    assert [step(driver) for _ in range(4)] == [(0, 2), (0, 2), (4, 1), (0, 1)]
