@@ -118,7 +118,7 @@ async def _throughput(session: Session, plan: Plan, note: Note) -> dict[str, Any
             await _round(one, 1, plan, "warm")
         for clients in plan.clients:
             own.clear()
-            figures = await _compare(bare, ours, clients, plan, note, ("bare", "http"))
+            figures = await _compare(bare, ours, clients, plan, note, ("bare", "http"), True)
             figures["http_ttft_ms"] = round(1000 * statistics.median(own), 2) if own else None
             found[f"clients_{clients}"] = figures
     return found
@@ -129,15 +129,17 @@ async def _round(one: One, clients: int, plan: Plan, salt: str) -> Round:
 
 
 async def _compare(
-    a: One, b: One, clients: int, plan: Plan, note: Note, names: tuple[str, str]
+    a: One, b: One, clients: int, plan: Plan, note: Note, names: tuple[str, str], one_engine: bool = False
 ) -> dict[str, Any]:
-    """Rounds in turns, each time another first; the ratio is the median over pairs of neighbours."""
+    """Rounds in turns, each time another first; the ratio is the median over pairs of neighbours. Both get
+    the same prompts, but for `one_engine`, which would have the second's in its cache."""
     pairs: list[tuple[Round, Round]] = []
     for number in range(plan.rounds):
         note(f"{names[0]} and {names[1]}: {clients} clients, round {number + 1} of {plan.rounds}")
         found: dict[str, Round] = {}
         for name, one in ((names[0], a), (names[1], b))[:: 1 if number % 2 == 0 else -1]:
-            found[name] = await _round(one, clients, plan, f"{name} {clients} {number}")
+            salt = f"{name} {clients} {number}" if one_engine else f"{clients} {number}"
+            found[name] = await _round(one, clients, plan, salt)
         pairs.append((found[names[0]], found[names[1]]))
     return {
         f"{names[0]}_tps": round(statistics.median(x.tps for x, _ in pairs), 2),

@@ -19,13 +19,14 @@ import h11
 
 from exocli.errors import ExoError, from_dict
 from exocli.runtime.session import Session
-from exocli.types import Finished, Message, Reasoning, Request, Text
+from exocli.types import Finished, Message, Reasoning, Request, Sampling, Text
 
 CUT_S = 1.0
 """How far into its prefill the client of the long request leaves."""
 
-One = Callable[[str, int], AsyncGenerator[None, None]]
-"""(prompt, tokens) → nothing, once for each piece of the reply."""
+One = Callable[[str, int], AsyncGenerator[int, None]]
+"""(prompt, tokens) → 0 for each piece of the reply, then how many tokens it had: servers cut pieces as they
+like."""
 First = Callable[[str, float], object]
 
 
@@ -44,13 +45,16 @@ def prompt(words: int, salt: str) -> str:
 
 
 def through_session(session: Session) -> One:
-    async def one(text: str, tokens: int) -> AsyncGenerator[None, None]:
-        request = Request(messages=(Message(role="user", content=text),), max_tokens=tokens)
+    async def one(text: str, tokens: int) -> AsyncGenerator[int, None]:
+        said = (Message(role="user", content=text),)
+        request = Request(messages=said, max_tokens=tokens, sampling=Sampling(temperature=0.0))
         async for event in session.stream(request):
             if isinstance(event, (Text, Reasoning)):
-                yield
-            elif isinstance(event, Finished) and event.error is not None:
-                raise from_dict(event.error)
+                yield 0
+            elif isinstance(event, Finished):
+                if event.error is not None:
+                    raise from_dict(event.error)
+                yield event.usage.completion_tokens
 
     return one
 
@@ -60,20 +64,31 @@ def through_http(url: str, model: str, first: First = lambda name, seconds: None
     each reply's first piece."""
     parts = urlsplit(url)
 
-    async def one(text: str, tokens: int) -> AsyncGenerator[None, None]:
-        messages = [{"role": "user", "content": text}]
-        body = {"model": model, "messages": messages, "max_tokens": tokens, "stream": True, "temperature": 0}
+    async def one(text: str, tokens: int) -> AsyncGenerator[int, None]:
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": tokens,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         begin = time.perf_counter()
         begun = False
         async with aclosing(
             _post(parts.hostname or "", parts.port or 80, json.dumps(body).encode())
         ) as lines:
             async for name, line in lines:
-                if line.startswith(b"data: {") and _has_text(json.loads(line[6:])):
+                if not line.startswith(b"data: {"):
+                    continue
+                chunk = json.loads(line[6:])
+                if _has_text(chunk):
                     if not begun:
                         first(name, time.perf_counter() - begin)
                     begun = True
-                    yield
+                    yield 0
+                if usage := chunk.get("usage"):
+                    yield usage["completion_tokens"]
 
     return one
 
@@ -124,12 +139,13 @@ async def run_round(one: One, clients: int, words: int, tokens: int, salt: str) 
     firsts: list[float] = []
 
     async def client(number: int) -> int:
-        count = 0
+        count, begun = 0, False
         start = time.perf_counter()
-        async for _ in one(prompt(words, f"{salt}-{number}"), tokens):
-            if count == 0:
+        async for made in one(prompt(words, f"{salt}-{number}"), tokens):
+            if not begun:
                 firsts.append(time.perf_counter() - start)
-            count += 1
+            begun = True
+            count += made
         return count
 
     counts = await asyncio.gather(*(client(number) for number in range(clients)))
