@@ -203,10 +203,10 @@ def _opened(
     """The backend's options from the config, from `more`, the table `key` there, and from -o, in this order;
     and its interpreter."""
     given = options.split_pairs(pairs)
-    for key in given:
-        if options.is_secret(key):
+    for name in given:
+        if options.is_secret(name):
             raise UsageError(
-                f"{key} is a secret, which others could read off a command line: give it by the "
+                f"{name} is a secret, which others could read off a command line: give it by the "
                 f"environment, the keyring, or {config.config_path()}."
             )
     section = dict(config_keys.settings().get("backends", {}).get(registered.name, {}))

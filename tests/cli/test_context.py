@@ -250,9 +250,10 @@ def test_a_range_in_the_config_is_the_flags_own(home, shelf):
 )
 def test_what_is_wrong_in_the_config_is_told_with_its_file_and_key(home, shelf, text, words):
     put(home, text)
-    with pytest.raises(UsageError) as caught:
-        context.choose("tiny")
-    assert caught.value.message.startswith(f"{home / 'config.toml'}: ") and words in caught.value.message
+    for pairs in ((), ("mode=deep",)):  # what is right in -o changes nothing about where the fault is
+        with pytest.raises(UsageError) as caught:
+            context.choose("tiny", pairs=pairs)
+        assert caught.value.message.startswith(f"{home / 'config.toml'}: ") and words in caught.value.message
 
 
 def test_a_section_of_a_plugin_that_is_not_here_is_let_be_and_a_slip_of_the_pen_is_told(home, shelf):

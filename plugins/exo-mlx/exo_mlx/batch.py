@@ -135,10 +135,10 @@ class Generator(BatchGenerator):  # type: ignore[misc]
         ends: dict[int, list[int]] = {}
         widest = 0
         for row, (segments, _, _) in enumerate(self._currently_processing):
-            rest = [token for segment in segments for token in segment]
-            width = max(widest, len(rest))
-            if 1 < len(rest) <= self.prefill_step_size and width * (len(ends) + 1) <= LONGEST_END:
-                ends[row], widest = rest, width
+            length = sum(map(len, segments))
+            width = max(widest, length)
+            if 1 < length <= self.prefill_step_size and width * (len(ends) + 1) <= LONGEST_END:
+                ends[row], widest = [token for segment in segments for token in segment], width
         if not ends:
             return []
         totals = [self._currently_processing[row][2] for row in ends]
